@@ -1,0 +1,54 @@
+"""Builds what pyproject.toml cannot say: protobuf modules from `proto/`, and the Cython modules of `smg_ext`."""
+
+import pathlib
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = pathlib.Path(__file__).parent
+PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
+MODULES = ["shm"]
+
+
+def make_protos() -> None:
+    """Runs protoc so that `proto/x.proto` becomes `smg/pb/x_pb2.py`, importable as it lies."""
+    from grpc_tools import protoc
+
+    out = ROOT / "smg" / "pb"
+    made = min((path.stat().st_mtime for path in out.glob("*_pb2.py")), default=0.0)
+    if made > max((ROOT / "proto" / name).stat().st_mtime for name in PROTOS) and len(list(out.glob("*_pb2.py"))) == len(PROTOS):
+        return
+    arguments = [f"-Ismg/pb={ROOT / 'proto'}", *(f"--{kind}_out={ROOT}" for kind in ("python", "grpc_python", "pyi"))]
+    if protoc.main(["protoc", *arguments, *(f"smg/pb/{name}" for name in PROTOS)]):
+        raise SystemExit("protoc failed")
+
+
+class BuildPython(build_py):
+    """build_py with the protobuf modules made first."""
+
+    def run(self) -> None:
+        make_protos()
+        super().run()
+
+
+class BuildExtensions(build_ext):
+    """build_ext that translates .pyx with warnings as errors, and makes the protobuf modules for in-place builds."""
+
+    def finalize_options(self) -> None:
+        from Cython.Build import cythonize
+        from Cython.Compiler import Options
+
+        Options.warning_errors = True
+        self.distribution.ext_modules[:] = cythonize(self.distribution.ext_modules, build_dir="build")
+        super().finalize_options()
+
+    def run(self) -> None:
+        make_protos()
+        super().run()
+
+
+setup(
+    cmdclass={"build_py": BuildPython, "build_ext": BuildExtensions},
+    ext_modules=[Extension(f"smg_ext.{name}", [f"smg_ext/{name}.pyx"], extra_compile_args=["-O2", "-std=c11"]) for name in MODULES],
+)

@@ -1,0 +1,7 @@
+"""The only importer of `smg_ext`. `SMG_NO_EXT=1` asks for the plain-Python twins where a native function has one."""
+
+import os
+
+__all__ = ["NO_EXT"]
+
+NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")

@@ -1,0 +1,129 @@
+"""The one configuration tree. A field is a line here and nothing else: flag, environment name, TOML key and reference come from it.
+
+`Meta.description` is the help text; `extra["flag"]` names the flags where they are not `--` + the field's name; `extra["choices"]` names a
+registry whose names are allowed. Units are in the names. Read by `smg.config.load`, checked as a whole by `smg.config.check`.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+__all__ = ["Config", "Engines", "Health", "Logging", "Metrics", "Model", "Routing", "Server", "State", "Tls"]
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """The HTTP side."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "0.0.0.0"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one and logs it")] = 30000
+    workers: Annotated[int, Meta(ge=0, le=256, description="data worker processes; 0 = one a core")] = 0
+    backlog: Annotated[int, Meta(ge=1, description="connections the kernel may queue")] = 2048
+    max_payload_bytes: Annotated[int, Meta(ge=1, description="longest request body", extra={"flag": ["--max-payload-size"]})] = 536870912
+    request_timeout_s: Annotated[float, Meta(gt=0, description="deadline of a request", extra={"flag": ["--request-timeout-secs"]})] = (
+        1800.0
+    )
+    shutdown_grace_period_s: Annotated[
+        float, Meta(ge=0, description="time for streams to end after SIGTERM", extra={"flag": ["--shutdown-grace-period-secs"]})
+    ] = 180.0
+    keepalive_interval_s: Annotated[float, Meta(gt=0, description="silence after which a stream gets an SSE comment")] = 10.0
+    request_id_headers: Annotated[tuple[str, ...], Meta(description="request headers that may carry the request id, first match wins")] = (
+        "x-request-id",
+        "x-correlation-id",
+        "x-trace-id",
+        "request-id",
+    )
+    cors_allowed_origins: Annotated[tuple[str, ...], Meta(description="origins that browsers may call from; * = any")] = ()
+    api_key: Annotated[tuple[str, ...], Meta(description="key that clients must send as a Bearer token; repeatable")] = ()
+    api_key_file: Annotated[str, Meta(description="file with one API key a line, such as a systemd credential")] = ""
+
+
+class Tls(Struct, frozen=True, kw_only=True):
+    """TLS towards clients, and towards engines."""
+
+    cert_path: Annotated[str, Meta(description="server certificate, PEM", extra={"flag": ["--tls-cert-path"]})] = ""
+    key_path: Annotated[str, Meta(description="server key, PEM, PKCS#8", extra={"flag": ["--tls-key-path"]})] = ""
+    ca_cert_path: Annotated[str, Meta(description="authorities that sign engines' certificates", extra={"flag": ["--ca-cert-paths"]})] = ""
+    client_cert_path: Annotated[str, Meta(description="client certificate shown to engines")] = ""
+    client_key_path: Annotated[str, Meta(description="key of that certificate")] = ""
+
+
+class Engines(Struct, frozen=True, kw_only=True):
+    """Which engines there are and how they are called."""
+
+    worker_urls: Annotated[tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT; repeatable")] = ()
+    backend: Annotated[
+        str, Meta(description="engine protocol; auto asks each engine", extra={"flag": ["--backend", "--runtime"], "choices": "engine"})
+    ] = "auto"
+    data_plane: Annotated[Literal["aio"], Meta(description="how tokens are read from engines: aio = grpc.aio")] = "aio"
+    connect_timeout_s: Annotated[float, Meta(gt=0, description="deadline of connecting to an engine")] = 5.0
+    max_message_bytes: Annotated[int, Meta(ge=4194304, description="longest gRPC message, either way")] = 536870912
+
+
+class Routing(Struct, frozen=True, kw_only=True):
+    """How an engine is chosen."""
+
+    policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "least_load"
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """How engines are watched."""
+
+    failure_threshold: Annotated[
+        int, Meta(ge=1, description="failed checks in a row until NotReady", extra={"flag": ["--health-failure-threshold"]})
+    ] = 3
+    success_threshold: Annotated[
+        int, Meta(ge=1, description="good checks in a row until Ready", extra={"flag": ["--health-success-threshold"]})
+    ] = 2
+    check_timeout_s: Annotated[float, Meta(gt=0, description="deadline of a check", extra={"flag": ["--health-check-timeout-secs"]})] = 5.0
+    check_interval_s: Annotated[
+        float, Meta(gt=0, description="time between checks of a ready engine", extra={"flag": ["--health-check-interval-secs"]})
+    ] = 60.0
+    disable_check: Annotated[bool, Meta(description="take every engine for ready", extra={"flag": ["--disable-health-check"]})] = False
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """What is known of the model besides what engines say."""
+
+    model_path: Annotated[str, Meta(description="folder with tokenizer and templates", extra={"flag": ["--model-path", "--model"]})] = ""
+    tokenizer_path: Annotated[str, Meta(description="tokenizer folder or file, before --model-path")] = ""
+    chat_template: Annotated[str, Meta(description="file with a chat template, in place of the model's own")] = ""
+    model_alias: Annotated[tuple[str, ...], Meta(description="ALIAS=MODEL, a further name for a model; repeatable")] = ()
+    reasoning_parser: Annotated[str, Meta(description="reasoning parser; auto-detected when empty")] = ""
+    tool_call_parser: Annotated[str, Meta(description="tool-call parser; auto-detected when empty")] = ""
+    allow_special_tokens_in_text: Annotated[bool, Meta(description="let text from clients become control tokens")] = False
+
+
+class Logging(Struct, frozen=True, kw_only=True):
+    """What is written down."""
+
+    log_level: Annotated[Literal["debug", "info", "warn", "error"], Meta(description="lowest level that is logged")] = "info"
+    log_dir: Annotated[str, Meta(description="folder for log files, besides standard error")] = ""
+    log_json: Annotated[bool, Meta(description="one JSON object a line")] = False
+
+
+class Metrics(Struct, frozen=True, kw_only=True):
+    """The Prometheus listener."""
+
+    prometheus_host: Annotated[str, Meta(description="address of the metrics listener")] = "0.0.0.0"
+    prometheus_port: Annotated[int, Meta(ge=0, le=65535, description="port of the metrics listener; 0 takes a free one")] = 29000
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """Where files are kept."""
+
+    state_dir: Annotated[str, Meta(description="what outlives a restart; default $STATE_DIRECTORY or ~/.local/state/smg")] = ""
+    runtime_dir: Annotated[str, Meta(description="folder for sockets; default $RUNTIME_DIRECTORY, else a temporary one")] = ""
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """The whole."""
+
+    server: Server = Server()
+    tls: Tls = Tls()
+    engines: Engines = Engines()
+    routing: Routing = Routing()
+    health: Health = Health()
+    model: Model = Model()
+    logging: Logging = Logging()
+    metrics: Metrics = Metrics()
+    state: State = State()

@@ -1,0 +1,261 @@
+"""Every error that SMG raises on purpose. Raised where the fault is known, rendered once per surface in `smg/api/errors.py`.
+
+SmgError                        500 internal_error
+├─ ConfigError                  (never on the wire: the command line prints it and exits with 2)
+├─ RequestError                 400 invalid_request      the client can mend it
+│   ├─ InvalidJson              400 invalid_json
+│   ├─ InvalidValue             400 invalid_value
+│   ├─ UnsupportedParameter     400 unsupported_parameter
+│   ├─ ContextExceeded          400 context_length_exceeded
+│   ├─ TemplateRefused          400 template_refused
+│   ├─ Unauthorized             401 invalid_api_key
+│   ├─ Forbidden                403 forbidden
+│   ├─ NotFound                 404 not_found
+│   │   └─ ModelNotFound        404 model_not_found
+│   ├─ MethodNotAllowed         405 method_not_allowed
+│   ├─ QueueTimeout             408 queue_timeout
+│   ├─ BodyTooLarge             413 body_too_large
+│   ├─ UnsupportedMedia         415 unsupported_media_type
+│   ├─ RateLimited              429 rate_limited
+│   └─ ClientGone               499 client_gone          nobody is left to read it; for logs and counters
+├─ EngineError                  502 engine_error         the engine failed
+│   ├─ EngineRejected           400 engine_rejected      the engine called the request wrong
+│   ├─ EngineBusy               429 engine_busy
+│   ├─ EngineUnavailable        503 engine_unavailable   not reachable, or it went away
+│   ├─ EngineTimeout            504 engine_timeout
+│   └─ EngineProtocol           502 engine_protocol      it broke its own protocol
+├─ NoEngine                     503 no_engine            no engine is ready for that model
+├─ Draining                     503 draining
+└─ Unimplemented                501 not_implemented
+"""
+
+__all__ = [
+    "BodyTooLarge",
+    "ClientGone",
+    "ConfigError",
+    "ContextExceeded",
+    "Draining",
+    "EngineBusy",
+    "EngineError",
+    "EngineProtocol",
+    "EngineRejected",
+    "EngineTimeout",
+    "EngineUnavailable",
+    "Forbidden",
+    "InvalidJson",
+    "InvalidValue",
+    "MethodNotAllowed",
+    "ModelNotFound",
+    "NoEngine",
+    "NotFound",
+    "QueueTimeout",
+    "RateLimited",
+    "RequestError",
+    "SmgError",
+    "TemplateRefused",
+    "Unauthorized",
+    "Unimplemented",
+    "UnsupportedMedia",
+    "UnsupportedParameter",
+]
+
+
+class SmgError(Exception):
+    """Base of all. `message` is meant for the client: it names no path, address or Python type.
+
+    `param` names the offending request field (dotted, as in the body); `retry_after_s` becomes the Retry-After header.
+    """
+
+    status = 500
+    code = "internal_error"
+    retryable = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class ConfigError(SmgError):
+    """The configuration is wrong; `mistakes` holds every one found, each with its path."""
+
+    code = "config"
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class RequestError(SmgError):
+    """The request is at fault."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class InvalidJson(RequestError):
+    """The body is not JSON, or not UTF-8."""
+
+    code = "invalid_json"
+
+
+class InvalidValue(RequestError):
+    """A field has the wrong type or lies outside its range."""
+
+    code = "invalid_value"
+
+
+class UnsupportedParameter(RequestError):
+    """The engine that serves the model has no such parameter; the message names both."""
+
+    code = "unsupported_parameter"
+
+
+class ContextExceeded(RequestError):
+    """Prompt, or prompt plus max_tokens, is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateRefused(RequestError):
+    """The chat template raised; the message is the template's own text."""
+
+    code = "template_refused"
+
+
+class Unauthorized(RequestError):
+    """No key, or one that is not known."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """The key is known and may not do this."""
+
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(RequestError):
+    """No such path or object."""
+
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No engine has that model, ready or not."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists under another method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class QueueTimeout(RequestError):
+    """The request waited in the admission queue up to its deadline."""
+
+    status = 408
+    code = "queue_timeout"
+    retryable = True
+
+
+class BodyTooLarge(RequestError):
+    """The body is longer than the limit; found before it is buffered."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class UnsupportedMedia(RequestError):
+    """Content-Type or Content-Encoding is not one that this path takes."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class RateLimited(RequestError):
+    """A limit of the caller or of the gateway is used up."""
+
+    status = 429
+    code = "rate_limited"
+    retryable = True
+
+
+class ClientGone(RequestError):
+    """The client closed its connection before the answer was whole."""
+
+    status = 499
+    code = "client_gone"
+
+
+class EngineError(SmgError):
+    """An engine failed in a way that has no better name."""
+
+    status = 502
+    code = "engine_error"
+
+
+class EngineRejected(EngineError):
+    """The engine refused the request as wrong."""
+
+    status = 400
+    code = "engine_rejected"
+
+
+class EngineBusy(EngineError):
+    """The engine has no room for the request."""
+
+    status = 429
+    code = "engine_busy"
+    retryable = True
+
+
+class EngineUnavailable(EngineError):
+    """The engine cannot be reached, or went away."""
+
+    status = 503
+    code = "engine_unavailable"
+    retryable = True
+
+
+class EngineTimeout(EngineError):
+    """The engine did not answer before the deadline."""
+
+    status = 504
+    code = "engine_timeout"
+
+
+class EngineProtocol(EngineError):
+    """The engine's stream broke its own rules, such as an end without a closing message."""
+
+    code = "engine_protocol"
+
+
+class NoEngine(SmgError):
+    """Engines for the model are known, and none is ready."""
+
+    status = 503
+    code = "no_engine"
+    retryable = True
+
+
+class Draining(SmgError):
+    """The gateway is shutting down and takes no new requests."""
+
+    status = 503
+    code = "draining"
+    retryable = True
+
+
+class Unimplemented(SmgError):
+    """The request asks for something that SMG does not do yet."""
+
+    status = 501
+    code = "not_implemented"

@@ -1,0 +1,56 @@
+"""What the gateway asks of a tokenizer, whatever file it came from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+__all__ = ["Decoder", "Tokenizer"]
+
+
+class Decoder(ABC):
+    """Turns the ids of one choice into text, step by step. Whatever the steps, the joined text equals the decoding of all ids at once.
+
+    Bytes that may still become a character are held back; bytes that cannot become U+FFFD as the reference library gives them.
+    """
+
+    @abstractmethod
+    def feed(self, ids: Sequence[int]) -> str:
+        """Gives the text that became certain with these ids; may be empty."""
+
+    @abstractmethod
+    def flush(self) -> str:
+        """Gives what was held back, at the end of the output."""
+
+
+class Tokenizer(ABC):
+    """A loaded vocabulary. Thread-safe; `encode` and `decode` release the GIL where the library does."""
+
+    name: str
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    eos_token_ids: tuple[int, ...]
+    special_ids: frozenset[int]
+
+    @abstractmethod
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Gives the ids of text; special tokens written in it become their ids. `add_special_tokens` adds BOS/EOS as the file says."""
+
+    @abstractmethod
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Gives the ids of text in which nothing is special: a control token's name becomes ordinary tokens."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Gives the text of ids as the reference library does."""
+
+    @abstractmethod
+    def token_bytes(self, token_id: int) -> bytes:
+        """Gives the bytes of one token as they stand in running text (for `logprobs.bytes`)."""
+
+    @abstractmethod
+    def token_id(self, token: str) -> int | None:
+        """Gives the id of a token by its name, or None."""
+
+    @abstractmethod
+    def decoder(self, *, skip_special_tokens: bool = True, keep: frozenset[int] = frozenset(), prompt_tail: Sequence[int] = ()) -> Decoder:
+        """Makes a decoder for one choice. `keep`: special ids shown although specials are skipped; `prompt_tail`: the prompt's last ids."""
