@@ -1,1 +1,7 @@
-"""Placeholder."""
+"""From job to events: the stages between the API surfaces and the engines. `run.py` lists them in order."""
+
+__all__ = ["ModelCard", "ModelDirectory", "Pipeline", "Prompt", "ServedModel"]
+
+from smg.pipeline.models import ModelCard, ModelDirectory, ServedModel
+from smg.pipeline.prompt import Prompt
+from smg.pipeline.run import Pipeline

@@ -1,0 +1,143 @@
+"""The models that clients can name, with what is loaded for each: tokenizer, template, parsers, limits. One directory a data worker."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from smg.config import Config
+from smg.errors import ConfigError, ModelNotFound, NoEngine
+from smg.parser import detect_reasoning, detect_tool
+from smg.template import ChatTemplate, load_template
+from smg.tokenizer import ModelFolder, Tokenizer, load_tokenizer, read_folder
+from smg.worker import EngineRecord, WorkerView
+
+__all__ = ["ModelCard", "ModelDirectory", "ServedModel"]
+
+# A character can shrink when a tokenizer composes it (NFC: at most 4 to 1 in practice), so this many characters may become one.
+COMPOSITION = 4
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """What `/v1/models` says of a model."""
+
+    id: str
+    aliases: tuple[str, ...]
+    context_length: int
+    created: int
+
+
+class ServedModel(Struct, frozen=True, kw_only=True):
+    """A model that is loaded and can be asked. `context_length` 0 = unknown; `longest_token` in characters."""
+
+    id: str
+    folder: ModelFolder
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    reasoning_parser: str | None
+    tool_parser: str | None
+    longest_token: int
+
+    def surely_too_long(self, characters: int) -> bool:
+        """True when no text of that many characters fits into the context, so that it need not be tokenized to be refused."""
+        return bool(self.context_length) and characters > self.context_length * self.longest_token * COMPOSITION
+
+
+class ModelDirectory:
+    """Finds models by name or alias, and loads each once: all who wait share one load, which runs in a thread."""
+
+    def __init__(self, config: Config, view: WorkerView, *, created: int) -> None:
+        self._config = config
+        self._view = view
+        self._created = created
+        self._aliases = dict(alias.split("=", 1) for alias in config.model.model_alias)
+        self._loads: dict[tuple[str, str], asyncio.Task[ServedModel]] = {}
+
+    def cards(self) -> list[ModelCard]:
+        """Gives every model of which an engine is registered, ready or not."""
+        cards = []
+        for model, records in self._view.models().items():
+            aliases = {alias for record in records for alias in record.aliases} | {a for a, m in self._aliases.items() if m == model}
+            length = min((record.context_length for record in records if record.context_length), default=0)
+            cards.append(ModelCard(id=model, aliases=tuple(sorted(aliases)), context_length=length, created=self._created))
+        return cards
+
+    def resolve(self, name: str) -> str:
+        """Gives the model's own id for a name a client used; an empty name means the only model there is."""
+        models = self._view.models()
+        if not models:
+            raise NoEngine("no engine is registered yet", retry_after_s=1)
+        if not name and len(models) == 1:
+            return next(iter(models))
+        name = self._aliases.get(name, name)
+        if name in models:
+            return name
+        for model, records in models.items():
+            if any(name in record.aliases for record in records):
+                return model
+        raise ModelNotFound(f"the model {name!r} does not exist", param="model")
+
+    async def get(self, name: str) -> ServedModel:
+        """Gives the loaded model. Raises ModelNotFound, or NoEngine while its files cannot be read."""
+        model = self.resolve(name)
+        record = self._view.models()[model][0]
+        key = (model, str(self._source(record)))
+        task = self._loads.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._loads[key] = asyncio.create_task(asyncio.to_thread(self._load, model, record))
+        if task.done():
+            return task.result()
+        try:
+            return await asyncio.shield(task)
+        except (ConfigError, OSError) as error:
+            raise NoEngine(f"the tokenizer of {model!r} cannot be loaded", retry_after_s=5) from error
+
+    async def preload(self) -> None:
+        """Loads every registered model, so that the first request does not wait for it."""
+        await asyncio.gather(*(self.get(model) for model in self._view.models()), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Forgets what is loaded."""
+        for task in self._loads.values():
+            task.cancel()
+        self._loads.clear()
+
+    def _source(self, record: EngineRecord) -> Path:
+        model = self._config.model
+        for path in (model.tokenizer_path, model.model_path, record.tokenizer_dir, record.info.tokenizer_path, record.info.model_path):
+            if path and Path(path).exists():
+                return Path(path)
+        raise NoEngine(f"no tokenizer for {record.model!r}: give --model-path or --tokenizer-path", retry_after_s=5)
+
+    def _load(self, model: str, record: EngineRecord) -> ServedModel:
+        source = self._source(record)
+        folder = read_folder(source)
+        tokenizer = load_tokenizer(source)
+        template = load_template(folder, override=self._config.model.chat_template or None)
+        text = template.source if template else ""
+        parsers = self._config.model
+        return ServedModel(
+            id=model,
+            folder=folder,
+            tokenizer=tokenizer,
+            template=template,
+            context_length=record.context_length or folder.context_length,
+            eos_token_ids=tuple(sorted({*folder.eos_token_ids, *tokenizer.eos_token_ids, *record.info.eos_token_ids})),
+            reasoning_parser=_chosen(parsers.reasoning_parser, detect_reasoning, model, text, folder),
+            tool_parser=_chosen(parsers.tool_call_parser, detect_tool, model, text, folder),
+            longest_token=longest_token(tokenizer),
+        )
+
+
+def longest_token(tokenizer: Tokenizer) -> int:
+    """Gives the length of the longest token in bytes, which no token's characters exceed."""
+    return max((len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size)), default=1) or 1
+
+
+def _chosen(name: str, detect: Callable[..., str | None], model: str, template: str, folder: ModelFolder) -> str | None:
+    if name:
+        return None if name in ("none", "passthrough") else name
+    return detect(template=template, model=model, architectures=folder.architectures)

@@ -1,0 +1,96 @@
+"""Prompt stages: a job's input becomes text and token ids, and is refused when it does not fit the context. No engine is involved."""
+
+import asyncio
+
+from msgspec import Struct, structs
+
+from smg.errors import ContextExceeded, InvalidValue, RequestError
+from smg.parser import opens_thinking
+from smg.pipeline.models import ServedModel
+from smg.template import Rendered, encode_rendered
+from smg.types.job import ChatInput, TextInput, TokenInput
+from smg.types.json import Json
+
+__all__ = ["Prompt", "characters", "prepare"]
+
+# Below this many characters rendering and encoding take well under a millisecond; above, they leave the event loop.
+INLINE_CHARACTERS = 2048
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """What goes to the engine. `text` is None for prompts that came as ids; `thinking`: the output begins inside a think block."""
+
+    ids: list[int]
+    text: str | None
+    thinking: bool = False
+
+
+async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel, *, allow_special: bool) -> Prompt:
+    """Gives the prompt's text and ids. Raises ContextExceeded before tokenizing what cannot fit, TemplateRefused, InvalidValue."""
+    if isinstance(source, TokenInput):
+        return _checked_ids(source, model)
+    length = characters(source)
+    if model.surely_too_long(length):
+        raise ContextExceeded(
+            f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)
+        )
+    if length <= INLINE_CHARACTERS:
+        prompt = _encode(source, model, allow_special)
+    else:
+        prompt = await asyncio.to_thread(_encode, source, model, allow_special)
+    check_length(len(prompt.ids), model, param=_param(source))
+    return prompt
+
+
+def check_length(tokens: int, model: ServedModel, *, param: str) -> None:
+    """Raises ContextExceeded when the prompt leaves no room for a single token of output."""
+    if not tokens:
+        raise InvalidValue("the prompt is empty", param=param)
+    if model.context_length and tokens >= model.context_length:
+        raise ContextExceeded(f"this model's maximum context length is {model.context_length} tokens; the prompt has {tokens}", param=param)
+
+
+def characters(source: ChatInput | TextInput) -> int:
+    """Counts the characters of all text in the input, without rendering it."""
+    if isinstance(source, TextInput):
+        return len(source.text)
+    pending: list[Json] = [*source.messages, *source.tools, *source.documents]
+    total = 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+    return total
+
+
+def _param(source: ChatInput | TextInput | TokenInput) -> str:
+    return "messages" if isinstance(source, ChatInput) else "prompt"
+
+
+def _checked_ids(source: TokenInput, model: ServedModel) -> Prompt:
+    bad = next((i for i, token_id in enumerate(source.ids) if not 0 <= token_id < model.tokenizer.vocab_size), None)
+    if bad is not None:
+        raise InvalidValue(f"token id {source.ids[bad]} is not in the vocabulary of {model.tokenizer.vocab_size}", param=f"prompt[{bad}]")
+    check_length(len(source.ids), model, param="prompt")
+    return Prompt(ids=list(source.ids), text=None)
+
+
+def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
+    if isinstance(source, TextInput):
+        return Prompt(ids=model.tokenizer.encode(source.text, add_special_tokens=source.add_special_tokens), text=source.text)
+    rendered = _render(source, model)
+    ids = encode_rendered(model.tokenizer, rendered, allow_special=allow_special)
+    thinking = bool(model.reasoning_parser) and opens_thinking(rendered.text, model.reasoning_parser)
+    return Prompt(ids=ids, text=rendered.text, thinking=thinking)
+
+
+def _render(source: ChatInput, model: ServedModel) -> Rendered:
+    if model.template is None:
+        raise RequestError(f"the model {model.id!r} has no chat template; use /v1/completions or give --chat-template")
+    if source.tool_choice == "none":
+        source = structs.replace(source, tools=())
+    return model.template.render(source)

@@ -1,0 +1,176 @@
+"""The stream machine of one choice: token ids in, events out. Detokenize, match stops, split reasoning, scan tool calls.
+
+This is the plain-Python specification: the native machine must give the same events. Fed one token at a time inside, so that the events,
+joined, do not depend on how the engine cut its stream. Called by `smg.pipeline.run`, one machine a choice.
+"""
+
+import secrets
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from smg.engine import EngineDelta, TokenScores
+from smg.parser import Call, CallArguments, Parser, Piece, Text, Thought
+from smg.pipeline.stop import StopMatcher
+from smg.tokenizer import Decoder, Tokenizer
+from smg.types.event import Content, Event, Finished, FinishReason, Reasoning, TokenLogprob, ToolArguments, ToolCall, TopLogprob
+
+__all__ = ["StreamMachine", "StreamSpec", "token_logprobs"]
+
+
+class StreamSpec(Struct, frozen=True, kw_only=True):
+    """What every choice of a job shares. `end_ids` end a choice: EOS ids and the request's own, of which the latter are reported."""
+
+    tokenizer: Tokenizer
+    stop_strings: tuple[str, ...] = ()
+    include_stop: bool = False
+    end_ids: frozenset[int] = frozenset()
+    reported_end_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    logprobs: bool = False
+    stream_reasoning: bool = True
+    starts_thinking: bool = False
+
+
+def token_logprobs(scores: TokenScores, tokenizer: Tokenizer) -> list[TokenLogprob]:
+    """Gives one entry a token, with the true bytes of the token and of its alternatives."""
+    entries = []
+    for i, (token_id, value) in enumerate(zip(scores.ids, scores.values, strict=True)):
+        ids, values = scores.top[i] if i < len(scores.top) else ([], [])
+        top = tuple(TopLogprob(other, tokenizer.token_bytes(other), score) for other, score in zip(ids, values, strict=True))
+        entries.append(TokenLogprob(token_id, tokenizer.token_bytes(token_id), value, top))
+    return entries
+
+
+class StreamMachine:
+    """One choice. `feed` takes the engine's deltas in order; once `done`, more of them change nothing.
+
+    `cut` says that the gateway itself ended the choice (stop string, or an end id that the engine ran past): the engine must be aborted.
+    Counts: `completion_tokens` up to and with the token that ended the choice, `reasoning_tokens` of them inside the thinking block.
+    """
+
+    def __init__(self, spec: StreamSpec, *, choice: int, decoder: Decoder, parser: Parser | None) -> None:
+        self.spec = spec
+        self.choice = choice
+        self.done = False
+        self.cut = False
+        self.completion_tokens = 0
+        self.reasoning_tokens = 0
+        self._decoder = decoder
+        self._parser = parser
+        self._stops = StopMatcher(spec.stop_strings, include=spec.include_stop)
+        self._thinking = spec.starts_thinking
+        self._ended_by: int | None = None
+        self._called = False
+        self._scores: list[TokenLogprob] = []
+        self._thoughts: list[str] = []
+
+    def feed(self, delta: EngineDelta) -> list[Event]:
+        """Gives the events that became certain; the last one of the choice is `Finished`."""
+        if self.done:
+            return []
+        events: list[Event] = []
+        scores = token_logprobs(delta.logprobs, self.spec.tokenizer) if self.spec.logprobs and delta.logprobs else []
+        for i, token_id in enumerate(delta.token_ids):
+            if self._ended_by is not None:
+                self.cut = True  # the engine does not know this end and runs on
+                self._finish("stop", self._reported(), events)
+                return _join(events)
+            self._token(token_id, scores[i : i + 1], events)
+            if self._stops.matched is not None:
+                self.cut = True
+                self._finish("stop", self._stops.matched, events)
+                return _join(events)
+        if delta.finish is not None:
+            self._close(delta, events)
+        return _join(events)
+
+    def _close(self, delta: EngineDelta, events: list[Event]) -> None:
+        if self._ended_by is not None:
+            self._finish("stop", self._reported(), events)
+        else:
+            self._finish(delta.finish or "stop", delta.matched, events)
+
+    def _reported(self) -> int | None:
+        return self._ended_by if self._ended_by in self.spec.reported_end_ids else None
+
+    def _token(self, token_id: int, scores: list[TokenLogprob], events: list[Event]) -> None:
+        self.completion_tokens += 1
+        armed = self.completion_tokens > self.spec.min_tokens
+        if token_id in self.spec.end_ids and armed:
+            self._ended_by = token_id
+            if not (self.spec.include_stop and token_id in self.spec.reported_end_ids):
+                return
+        self._scores += scores
+        text = self._stops.feed(self._decoder.feed((token_id,)), armed=armed)
+        self._emit(self._parse(text), events)
+        self.reasoning_tokens += self._thinking
+
+    def _parse(self, text: str) -> Sequence[Piece]:
+        if self._parser is None:
+            return (Text(text),) if text else ()
+        return self._parser.feed(text) if text else ()
+
+    def _emit(self, pieces: Sequence[Piece], events: list[Event]) -> None:
+        for piece in pieces:
+            self._thinking = isinstance(piece, Thought)
+            if isinstance(piece, Thought) and not self.spec.stream_reasoning:
+                self._thoughts.append(piece.text)
+                continue
+            self._release_thoughts(events)
+            events.append(self._event(piece))
+
+    def _release_thoughts(self, events: list[Event]) -> None:
+        if self._thoughts:
+            events.append(Reasoning(self.choice, "".join(self._thoughts), self._take_scores()))
+            self._thoughts = []
+
+    def _event(self, piece: Piece) -> Event:
+        scores = self._take_scores()
+        match piece:
+            case Text(text):
+                return Content(self.choice, text, scores)
+            case Thought(text):
+                return Reasoning(self.choice, text, scores)
+            case Call(index, name, call_id):
+                self._called = True
+                return ToolCall(self.choice, index, call_id or f"call_{secrets.token_hex(12)}", name, scores)
+            case CallArguments(index, text):
+                return ToolArguments(self.choice, index, text, scores)
+
+    def _take_scores(self) -> tuple[TokenLogprob, ...]:
+        scores, self._scores = tuple(self._scores), []
+        return scores
+
+    def _finish(self, reason: FinishReason, matched: str | int | None, events: list[Event]) -> None:
+        self.done = True
+        thinking = self._thinking
+        if self._stops.matched is None:
+            self._emit(self._parse(self._stops.feed(self._decoder.flush()) + self._stops.finish()), events)
+        if self._stops.matched is not None:  # the last held bytes completed a stop string
+            reason, matched = "stop", self._stops.matched
+        if self._parser is not None:
+            self._emit(self._parser.finish(), events)
+        self._release_thoughts(events)
+        if self._scores:
+            kind = Reasoning if thinking else Content
+            events.append(kind(self.choice, "", self._take_scores()))
+        if reason == "stop" and self._called:
+            reason = "tool_calls"
+        events.append(Finished(self.choice, reason, matched))
+
+
+def _join(events: list[Event]) -> list[Event]:
+    """Merges neighbours of one kind, so that one delta gives as few events as it has kinds of text."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, Content) and isinstance(last, Content):
+            joined[-1] = Content(event.choice, last.text + event.text, last.logprobs + event.logprobs)
+        elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
+            joined[-1] = Reasoning(event.choice, last.text + event.text, last.logprobs + event.logprobs)
+        elif isinstance(event, ToolArguments) and isinstance(last, ToolArguments) and event.index == last.index:
+            joined[-1] = ToolArguments(event.choice, event.index, last.text + event.text, last.logprobs + event.logprobs)
+        else:
+            joined.append(event)
+    return joined

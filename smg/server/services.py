@@ -1,0 +1,26 @@
+"""What a data worker owns while it lives: made at its start, closed in reverse order at its end. Handed to every handler."""
+
+import time
+
+from smg.api.base import Services
+from smg.config import Config
+from smg.pipeline import ModelDirectory, Pipeline
+from smg.worker import EnginePool, WorkerView
+
+__all__ = ["build", "close"]
+
+
+async def build(config: Config, view: WorkerView) -> Services:
+    """Connects the parts of a data worker; models that are registered by then are loaded before the first request."""
+    pool = EnginePool(config)
+    models = ModelDirectory(config, view, created=int(time.time()))
+    pipeline = Pipeline(config, models=models, view=view, pool=pool)
+    await models.preload()
+    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool)
+
+
+async def close(services: Services) -> None:
+    """Closes what `build` made, in reverse."""
+    await services.pipeline.close()
+    await services.models.close()
+    await services.pool.close()
