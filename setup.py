@@ -5,6 +5,7 @@ import pathlib
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
@@ -13,13 +14,15 @@ MODULES = ["shm"]
 
 def make_protos() -> None:
     """Runs protoc so that `proto/x.proto` becomes `smg/pb/x_pb2.py`, importable as it lies."""
+    import grpc_tools
     from grpc_tools import protoc
 
     out = ROOT / "smg" / "pb"
     made = min((path.stat().st_mtime for path in out.glob("*_pb2.py")), default=0.0)
     if made > max((ROOT / "proto" / name).stat().st_mtime for name in PROTOS) and len(list(out.glob("*_pb2.py"))) == len(PROTOS):
         return
-    arguments = [f"-Ismg/pb={ROOT / 'proto'}", *(f"--{kind}_out={ROOT}" for kind in ("python", "grpc_python", "pyi"))]
+    well_known = pathlib.Path(grpc_tools.__file__).parent / "_proto"
+    arguments = [f"-Ismg/pb={ROOT / 'proto'}", f"-I{well_known}", *(f"--{kind}_out={ROOT}" for kind in ("python", "grpc_python", "pyi"))]
     if protoc.main(["protoc", *arguments, *(f"smg/pb/{name}" for name in PROTOS)]):
         raise SystemExit("protoc failed")
 
@@ -48,7 +51,15 @@ class BuildExtensions(build_ext):
         super().run()
 
 
+class SourceArchive(sdist):
+    """sdist with the files that the build reads and that lie in no package."""
+
+    def make_distribution(self) -> None:
+        self.filelist.extend([f"proto/{name}" for name in PROTOS])
+        super().make_distribution()
+
+
 setup(
-    cmdclass={"build_py": BuildPython, "build_ext": BuildExtensions},
+    cmdclass={"build_py": BuildPython, "build_ext": BuildExtensions, "sdist": SourceArchive},
     ext_modules=[Extension(f"smg_ext.{name}", [f"smg_ext/{name}.pyx"], extra_compile_args=["-O2", "-std=c11"]) for name in MODULES],
 )

@@ -1,0 +1,41 @@
+SHELL := /bin/bash
+python := .venv/bin/python
+export PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint format test-engines wheel clean
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "PYTHON=python3.12 chooses the Python that .venv is made with; ARGS=… is passed on."
+
+build: ## packages, .venv and smg_ext, as far as they are missing
+	@.ci/prepare
+
+demo: build ## two simulated engines, the gateway, one chat (ENGINE=mlx: a real small model; ARGS=--once: ends by itself)
+	@$(python) -m smg.sim.demo $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+
+test: build ## all tests that need no real engine
+	@$(python) -m pytest -m "not engines" $(ARGS)
+
+test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB is kept in ~/.cache/smg-engines)
+	@$(python) -m pytest -m engines tests/engines $(ARGS)
+
+lint: build ## ruff, mypy, cython-lint, and the rules of the source tree
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+	@.venv/bin/cython-lint smg_ext
+	@$(python) -m pytest -q tests/test_sourcecode.py
+
+format: build ## ruff's fixes and layout
+	@$(python) -m ruff check --fix .
+	@$(python) -m ruff format .
+
+wheel: build ## wheel and source archive in dist/
+	@$(python) -m pip install --quiet --disable-pip-version-check build
+	@$(python) -m build --no-isolation
+
+clean: ## everything that was made, .venv included
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis smg_ext/*.c smg_ext/*.so smg/pb/*_pb2*
+	@find smg smg_ext tests -name __pycache__ -type d -prune -exec rm -rf {} +
