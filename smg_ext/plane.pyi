@@ -1,0 +1,42 @@
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+__all__ = ["Call", "Connection", "Inbox", "Sink"]
+
+class Sink: ...
+
+class Inbox(Sink):
+    def __init__(self, on_messages: Callable[[list[bytes]], object], on_end: Callable[[int, str], object]) -> None: ...
+
+class Call:
+    def cancel(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+class Connection:
+    closed: bool
+    @property
+    def leaving(self) -> bool: ...
+    @property
+    def active(self) -> int: ...
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: socket.socket,
+        on_close: Callable[[], object],
+        tls: tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO] | None = None,
+    ) -> None: ...
+    def start(self) -> None: ...
+    def call(
+        self,
+        path: bytes,
+        authority: bytes,
+        metadata: list[tuple[bytes, bytes]],
+        request: bytes,
+        sink: Sink,
+        *,
+        message_limit: int = 536870912,
+    ) -> Call: ...
+    def close(self) -> None: ...
