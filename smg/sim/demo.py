@@ -28,7 +28,10 @@ GUIDE = (
     "the hall of relays, the cabinet of slide rules, the tape library or the terminal room."
 )
 QUESTIONS = ("What is the capital of France?", "What is the capital of France?", "Why is the sky blue?", "What is the capital of France?")
-ANSWER = "I am a simulated engine: no model, no GPU. I say these words whatever you ask, at the pace of a real one, and remember prompts as it does."
+ANSWER = (
+    "I am a simulated engine: no model and no GPU. I say these words whatever you ask, at the pace of a real one, and I remember prompts "
+    "as a real one does."
+)
 SIM_FLAGS = ("--output", "text", "--text", ANSWER, "--itl-ms", "20", "--prefill-token-us", "1000")
 READY_WITHIN_S = {"sim": 30.0, "mlx": 900.0}
 
