@@ -1,0 +1,122 @@
+"""Real processes for the end-to-end tests: simulated engines and a gateway in front of them, with handles to watch and to kill them."""
+
+import contextlib
+import pathlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import httpx
+import openai
+
+from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
+
+__all__ = ["Fleet", "Gateway", "SimEngine", "running_with_tag", "wait_until"]
+
+TAG = "SMG_TEST_FLEET"
+READY_WITHIN_S = 30.0
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float = 5.0, what: str) -> float:
+    """Polls until the condition holds and gives the seconds that took; fails the test when `within_s` pass first."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < within_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+def running_with_tag(tag: str) -> list[str]:
+    """Command lines of the processes that carry the tag in their environment: children of a fleet, and theirs."""
+    wanted, found = f"{TAG}={tag}".encode(), []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(f"{folder.name} {(folder / 'cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}")
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+class SimEngine:
+    """A simulated engine: `url` is its engine address, `status_url` where its counters are."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.url = child.wait_ready(within_s=READY_WITHIN_S)
+        addresses = [word for line in child.output().splitlines() for word in line.split() if word.startswith("http://")]
+        self.status_url = addresses[-1] if addresses else ""
+
+    def counters(self) -> dict[str, int]:
+        """What the engine has counted, by name."""
+        counts: dict[str, int] = httpx.get(f"{self.status_url}/counters", timeout=5, trust_env=False).raise_for_status().json()
+        return counts
+
+    def kill(self) -> None:
+        """Ends it as a crash would."""
+        self.child.kill()
+
+
+class Gateway:
+    """A running gateway in front of its engines."""
+
+    def __init__(self, child: Child, *, base_url: str, engines: list[SimEngine]) -> None:
+        self.child = child
+        self.base_url = base_url
+        self.engines = engines
+
+    def http(self, *, timeout_s: float = 20.0) -> httpx.Client:
+        """A plain HTTP client, to be closed by the caller."""
+        return httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False)
+
+    def openai(self, *, timeout_s: float = 20.0) -> openai.OpenAI:
+        """The SDK that clients use, without retries; to be closed by the caller."""
+        return openai.OpenAI(base_url=f"{self.base_url}/v1", api_key="none", max_retries=0, timeout=timeout_s, http_client=self.http())
+
+    def idle(self) -> bool:
+        """True when no engine has work left."""
+        return all(engine.counters()["running"] + engine.counters()["waiting"] == 0 for engine in self.engines)
+
+
+class Fleet:
+    """Starts gateways with their engines, and ends all of them."""
+
+    def __init__(self) -> None:
+        self.tag = uuid.uuid4().hex
+        self._stack = contextlib.ExitStack()
+
+    def launch(
+        self,
+        *protocols: str,
+        sim_flags: Sequence[str] = (),
+        flags: Sequence[str] = ("--workers", "1"),
+        environment: dict[str, str] | None = None,
+    ) -> Gateway:
+        """One engine for each protocol named, and a gateway in front of them, ready to serve."""
+        tagged = {**(environment or {}), TAG: self.tag}
+        wanted = ("--status-port", "0", *sim_flags)
+        children = [Child(name, command=sim_command(protocol=name, flags=wanted), environment=tagged) for name in protocols]
+        for child in children:
+            self._stack.enter_context(child)
+        engines = [SimEngine(child) for child in children]
+        port = free_port()
+        command = gateway_command(port=port, engines=[engine.url for engine in engines], flags=flags)
+        child = self._stack.enter_context(Child("gateway", command=command, environment=tagged))
+        base_url = f"http://127.0.0.1:{port}"
+        wait_http(child, url=f"{base_url}/readiness", within_s=READY_WITHIN_S)
+        return Gateway(child, base_url=base_url, engines=engines)
+
+    def close(self) -> None:
+        """Ends everything; fails when a process is left."""
+        self._stack.close()
+        wait_until(lambda: not running_with_tag(self.tag), what=f"no process left behind: {running_with_tag(self.tag)}")
+
+
+@contextlib.contextmanager
+def fleet() -> Iterator[Fleet]:
+    """A fleet for the length of a block."""
+    made = Fleet()
+    try:
+        yield made
+    finally:
+        made.close()
