@@ -13,6 +13,7 @@ SmgError                        500 internal_error
 │   ├─ NotFound                 404 not_found
 │   │   └─ ModelNotFound        404 model_not_found
 │   ├─ MethodNotAllowed         405 method_not_allowed
+│   ├─ BodyTimeout              408 body_timeout
 │   ├─ QueueTimeout             408 queue_timeout
 │   ├─ BodyTooLarge             413 body_too_large
 │   ├─ UnsupportedMedia         415 unsupported_media_type
@@ -30,6 +31,7 @@ SmgError                        500 internal_error
 """
 
 __all__ = [
+    "BodyTimeout",
     "BodyTooLarge",
     "ClientGone",
     "ConfigError",
@@ -63,18 +65,20 @@ __all__ = [
 class SmgError(Exception):
     """Base of all. `message` is meant for the client: it names no path, address or Python type.
 
-    `param` names the offending request field (dotted, as in the body); `retry_after_s` becomes the Retry-After header.
+    `param` names the offending request field (dotted, as in the body); `retry_after_s` becomes the Retry-After header. `detail` is what the
+    other side said in its own words (addresses and all): for logs, never for a client.
     """
 
     status = 500
     code = "internal_error"
     retryable = False
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None, detail: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.detail = detail
 
 
 class ConfigError(SmgError):
@@ -156,6 +160,13 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
+
+
+class BodyTimeout(RequestError):
+    """The client stopped sending in the middle of its body."""
+
+    status = 408
+    code = "body_timeout"
 
 
 class QueueTimeout(RequestError):

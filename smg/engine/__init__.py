@@ -1,1 +1,45 @@
-"""Placeholder."""
+"""Engines: one interface, one driver a protocol, found by name. Called by `smg.worker` (opens, watches) and `smg.pipeline` (generates)."""
+
+from smg.engine import mlx, sglang, tokenspeed, trtllm, vllm  # noqa: F401  each registers its driver
+from smg.engine.base import (
+    ENGINES,
+    Engine,
+    EngineDelta,
+    EngineFinish,
+    EngineOptions,
+    EngineRequest,
+    Features,
+    Load,
+    ModelInfo,
+    ResolvedSampling,
+    ServerInfo,
+    TokenScores,
+)
+from smg.engine.detect import detect
+from smg.errors import ConfigError
+
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineDelta",
+    "EngineFinish",
+    "EngineOptions",
+    "EngineRequest",
+    "Features",
+    "Load",
+    "ModelInfo",
+    "ResolvedSampling",
+    "ServerInfo",
+    "TokenScores",
+    "detect",
+    "open_engine",
+]
+
+
+def open_engine(url: str, *, runtime: str, options: EngineOptions | None = None) -> Engine:
+    """Makes the driver of a runtime, not started. Raises ConfigError when there is no such runtime."""
+    try:
+        driver = ENGINES.get(runtime)
+    except KeyError as error:
+        raise ConfigError([str(error.args[0])]) from None
+    return driver(url, options=options)

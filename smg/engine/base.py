@@ -1,4 +1,11 @@
-"""What the gateway asks of any engine, and what it gets back: the one interface behind which all protocols live."""
+"""What the gateway asks of any engine, and what it gets back: the one interface behind which all protocols live.
+
+A gRPC driver is a mapping and nothing else: `encode(request)` gives the protobuf message, `path("Generate")` the method, `decode(message)`
+one message's meaning, and `smg.engine.answer.Answer` makes of these the deltas that the contract promises. `smg.engine.grpc.GrpcEngine`
+does the calls with grpc.aio. The native data plane replaces the reading alone: it sends `encode(request).SerializeToString()` to
+`path("Generate")` with `call_metadata`, and reads the fields that `decode` reads, by their numbers in `service`'s descriptors; what it must
+make of them is what `decode` and `Answer` do.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +20,7 @@ __all__ = [
     "ENGINES",
     "Engine",
     "EngineDelta",
+    "EngineFinish",
     "EngineOptions",
     "EngineRequest",
     "Features",
@@ -158,6 +166,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 5.0
     unary_timeout_s: float = 5.0
     max_message_bytes: int = 512 * 1024 * 1024
+    max_archive_bytes: int = 512 * 1024 * 1024
     ca_cert_path: str | None = None
     client_cert_path: str | None = None
     client_key_path: str | None = None

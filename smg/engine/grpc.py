@@ -1,0 +1,186 @@
+"""What every gRPC driver shares: the channel, deadlines, cancelling, errors, the tokenizer's transfer. Subclassed by one file a protocol.
+
+A driver gives the service's descriptor, its features and the mapping of messages; see `smg.engine.base` for how the parts fit.
+"""
+
+import asyncio
+import hashlib
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from smg.engine.answer import Answer
+from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest
+from smg.engine.channel import call_metadata, open_channel
+from smg.engine.sampling import PARAMS
+from smg.engine.status import error_of_status
+from smg.errors import EngineProtocol, EngineRejected, EngineUnavailable, Unimplemented, UnsupportedParameter
+from smg.pb import common_pb2
+
+__all__ = ["GrpcEngine"]
+
+Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
+StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[Message, Message]"
+
+LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
+ARCHIVE_TIMEOUT_S = 60.0
+LINGER_S = 1.0
+
+
+class GrpcEngine(Engine):
+    """An engine behind a gRPC service. Drivers add `service`, `features`, `encode`, `decode` and the info calls."""
+
+    service: ClassVar[ServiceDescriptor]
+
+    def __init__(self, url: str, *, options: EngineOptions | None = None) -> None:
+        super().__init__(url, options=options)
+        self.call_metadata = call_metadata(self.options)
+        self._channel: grpc.aio.Channel | None = None
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    @abstractmethod
+    def encode(self, request: EngineRequest) -> Message:
+        """Gives the protocol's GenerateRequest. ValueError when a value does not fit its field. Pure."""
+
+    @abstractmethod
+    def decode(self, message: Reply) -> EngineDelta:
+        """Gives one GenerateResponse as it stands: `finish` set if it closes its choice, `token_ids` whatever it holds. Pure."""
+
+    @classmethod
+    def path(cls, method: str) -> str:
+        """Gives the HTTP/2 path of a method."""
+        return f"/{cls.service.full_name}/{method}"
+
+    async def start(self) -> None:
+        """Opens the channel; does not wait for the engine to answer. Raises ConfigError for a bad URL or certificate file."""
+        self._channel = await open_channel(self.url, options=self.options)
+        self._methods = {method.name: self._method(self._channel, method) for method in self.service.methods}
+
+    async def close(self) -> None:
+        """Cancels what is running and closes the channel. May be called twice."""
+        channel, self._channel, self._methods = self._channel, None, {}
+        if channel is not None:
+            await channel.close(None)
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises UnsupportedParameter when the protocol cannot carry the request.
+
+        Stop strings are never refused, because the pipeline matches them itself; nor is a seed, which OpenAI calls best effort.
+        """
+        sampling, features = request.sampling, self.features
+        wanted = {
+            "n": sampling.n > 1 and not features.n,
+            "logit_bias": bool(sampling.logit_bias) and not features.logit_bias,
+            "min_tokens": sampling.min_tokens > 0 and not features.min_tokens,
+            "min_p": sampling.min_p > 0 and not features.min_p,
+            "logprobs": request.logprobs is not None and not features.logprobs,
+            "prompt_logprobs": request.prompt_logprobs is not None and not features.prompt_logprobs,
+            "data_parallel_rank": request.data_parallel_rank is not None and not features.data_parallel_rank,
+        }
+        for param, missing in wanted.items():
+            if missing:
+                raise UnsupportedParameter(f"the {self.runtime} engine does not support {param}", param=param)
+        kind = request.constraint.kind if request.constraint else None
+        if kind is not None and kind not in features.constraints:
+            param = PARAMS[kind]
+            name = f"{param} {kind}" if param == "response_format" else param
+            raise UnsupportedParameter(f"the {self.runtime} engine does not support {name}", param=param)
+
+    async def generate(self, request: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
+        """Runs the request; see `Engine.generate`. Returns with the last choice's end, not with the call's."""
+        try:
+            message = self.encode(request)
+        except (ValueError, TypeError) as error:
+            raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
+        answer = Answer(request)
+        call: StreamCall = self._open("Generate", message, timeout_s=timeout_s)
+        try:
+            while (reply := await self._read(call)) is not None:
+                yield answer.take(self.decode(reply))
+                if answer.finished:
+                    return
+        finally:
+            self._leave(call, whole=answer.finished)
+        raise EngineProtocol("the engine ended its answer without finishing it")
+
+    async def tokenizer_archive(self) -> bytes:
+        """Fetches the tokenizer's zip. EngineProtocol when its sha256 is wrong or absent, or when it is over `max_archive_bytes`."""
+        call: StreamCall = self._open("GetTokenizer", common_pb2.GetTokenizerRequest(), timeout_s=ARCHIVE_TIMEOUT_S)
+        chunks: list[bytes] = []
+        size, told = 0, ""
+        try:
+            while (chunk := await self._read(call, optional=True)) is not None:
+                chunks.append(chunk.data)
+                size, told = size + len(chunk.data), chunk.sha256
+                if size > self.options.max_archive_bytes:
+                    raise EngineProtocol("the engine's tokenizer archive is over the size limit")
+        finally:
+            call.cancel()
+        if not told:
+            raise EngineProtocol("the engine's tokenizer archive came without its sha256")
+        return await asyncio.to_thread(_join_checked, chunks, told.strip().lower())
+
+    async def unary(self, method: str, request: Message) -> Reply:
+        """Makes a unary call under `unary_timeout_s`."""
+        call = self._open(method, request, timeout_s=self.options.unary_timeout_s)
+        try:
+            reply = await call
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            raise self._error(error, optional=False) from error
+        if reply is None:  # grpcio logs a message that it cannot parse, and gives None for it
+            raise EngineProtocol("the engine sent a message that is not of its protocol")
+        return reply
+
+    def _method(self, channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[..., Any]:
+        make = channel.unary_stream if method.server_streaming else channel.unary_unary
+        request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        multicallable: Callable[..., Any] = make(
+            self.path(method.name), request_serializer=request.SerializeToString, response_deserializer=response.FromString
+        )
+        return multicallable
+
+    def _open(self, method: str, request: Message, *, timeout_s: float) -> Any:
+        if self._channel is None:
+            raise EngineUnavailable("the connection to the engine is closed")
+        return self._methods[method](request, timeout=min(timeout_s, LONGEST_TIMEOUT_S), metadata=self.call_metadata, wait_for_ready=False)
+
+    async def _read(self, call: StreamCall, *, optional: bool = False) -> Reply:
+        """The next message, None at a good end."""
+        try:
+            reply = await call.read()
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            raise self._error(error, optional=optional) from error
+        if reply is None:
+            raise EngineProtocol("the engine sent a message that is not of its protocol")
+        return reply if isinstance(reply, Message) else None
+
+    def _error(self, error: grpc.aio.AioRpcError | asyncio.CancelledError, *, optional: bool) -> BaseException:
+        """grpc.aio raises CancelledError also when the engine or `close` cancelled the call: only our own task's is one."""
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return error
+            return error_of_status(grpc.StatusCode.CANCELLED, None)
+        if optional and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return Unimplemented(f"the {self.runtime} engine does not offer this", detail=error.details())
+        return error_of_status(error.code(), error.details())
+
+    @staticmethod
+    def _leave(call: StreamCall, *, whole: bool) -> None:
+        """Cancels the call; a whole answer gets a moment to end well, since some engines log or count a late cancel as an abort."""
+        if whole and not call.done():
+            asyncio.get_running_loop().call_later(LINGER_S, call.cancel)
+        else:
+            call.cancel()
+
+
+def _join_checked(chunks: list[bytes], told: str) -> bytes:
+    data = b"".join(chunks)
+    if hashlib.sha256(data).hexdigest() != told:
+        raise EngineProtocol("the engine's tokenizer archive does not match its sha256")
+    return data
