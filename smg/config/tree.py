@@ -1,7 +1,8 @@
 """The one configuration tree. A field is a line here and nothing else: flag, environment name, TOML key and reference come from it.
 
 `Meta.description` is the help text; `extra["flag"]` names the flags where they are not `--` + the field's name; `extra["choices"]` names a
-registry whose names are allowed. Units are in the names. Read by `smg.config.load`, checked as a whole by `smg.config.check`.
+registry whose names are allowed (`smg.config.choices`); `extra["secret"]` keeps the value out of what is printed. Units are in the names.
+Read by `smg.config.load`, checked as a whole by `smg.config.check`.
 """
 
 from typing import Annotated, Literal
@@ -25,7 +26,10 @@ class Server(Struct, frozen=True, kw_only=True):
     shutdown_grace_period_s: Annotated[
         float, Meta(ge=0, description="time for streams to end after SIGTERM", extra={"flag": ["--shutdown-grace-period-secs"]})
     ] = 180.0
-    keepalive_interval_s: Annotated[float, Meta(gt=0, description="silence after which a stream gets an SSE comment")] = 10.0
+    keepalive_interval_s: Annotated[
+        float,
+        Meta(gt=0, description="silence after which a stream gets an SSE comment", extra={"flag": ["--keepalive-interval-secs"]}),
+    ] = 10.0
     request_id_headers: Annotated[tuple[str, ...], Meta(description="request headers that may carry the request id, first match wins")] = (
         "x-request-id",
         "x-correlation-id",
@@ -33,7 +37,9 @@ class Server(Struct, frozen=True, kw_only=True):
         "request-id",
     )
     cors_allowed_origins: Annotated[tuple[str, ...], Meta(description="origins that browsers may call from; * = any")] = ()
-    api_key: Annotated[tuple[str, ...], Meta(description="key that clients must send as a Bearer token; repeatable")] = ()
+    api_key: Annotated[
+        tuple[str, ...], Meta(description="key that clients must send as a Bearer token; repeatable", extra={"secret": True})
+    ] = ()
     api_key_file: Annotated[str, Meta(description="file with one API key a line, such as a systemd credential")] = ""
 
 
@@ -50,12 +56,16 @@ class Tls(Struct, frozen=True, kw_only=True):
 class Engines(Struct, frozen=True, kw_only=True):
     """Which engines there are and how they are called."""
 
-    worker_urls: Annotated[tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT; repeatable")] = ()
+    worker_urls: Annotated[
+        tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT, grpcs://, http://, https://, unix:///PATH; repeatable")
+    ] = ()
     backend: Annotated[
         str, Meta(description="engine protocol; auto asks each engine", extra={"flag": ["--backend", "--runtime"], "choices": "engine"})
     ] = "auto"
     data_plane: Annotated[Literal["aio"], Meta(description="how tokens are read from engines: aio = grpc.aio")] = "aio"
-    connect_timeout_s: Annotated[float, Meta(gt=0, description="deadline of connecting to an engine")] = 5.0
+    connect_timeout_s: Annotated[
+        float, Meta(gt=0, description="deadline of connecting to an engine", extra={"flag": ["--connect-timeout-secs"]})
+    ] = 5.0
     max_message_bytes: Annotated[int, Meta(ge=4194304, description="longest gRPC message, either way")] = 536870912
 
 
@@ -78,6 +88,10 @@ class Health(Struct, frozen=True, kw_only=True):
     check_interval_s: Annotated[
         float, Meta(gt=0, description="time between checks of a ready engine", extra={"flag": ["--health-check-interval-secs"]})
     ] = 60.0
+    startup_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="time until an engine that never was ready is Failed", extra={"flag": ["--worker-startup-timeout-secs"]}),
+    ] = 1800.0
     disable_check: Annotated[bool, Meta(description="take every engine for ready", extra={"flag": ["--disable-health-check"]})] = False
 
 
@@ -88,8 +102,12 @@ class Model(Struct, frozen=True, kw_only=True):
     tokenizer_path: Annotated[str, Meta(description="tokenizer folder or file, before --model-path")] = ""
     chat_template: Annotated[str, Meta(description="file with a chat template, in place of the model's own")] = ""
     model_alias: Annotated[tuple[str, ...], Meta(description="ALIAS=MODEL, a further name for a model; repeatable")] = ()
-    reasoning_parser: Annotated[str, Meta(description="reasoning parser; auto-detected when empty")] = ""
-    tool_call_parser: Annotated[str, Meta(description="tool-call parser; auto-detected when empty")] = ""
+    reasoning_parser: Annotated[
+        str, Meta(description="reasoning parser; auto-detected when empty, none = off", extra={"choices": "reasoning_parser"})
+    ] = ""
+    tool_call_parser: Annotated[
+        str, Meta(description="tool-call parser; auto-detected when empty, none = off", extra={"choices": "tool_parser"})
+    ] = ""
     allow_special_tokens_in_text: Annotated[bool, Meta(description="let text from clients become control tokens")] = False
 
 

@@ -1,0 +1,184 @@
+"""Checks of the whole tree, beyond what one field's type says: pairs, clashes, addresses, files. Finds everything; raises nothing.
+
+Called by `smg.config.load` after all layers are in, so by `smg check` and at every start and reload.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct
+
+from smg.config.tree import Config
+
+__all__ = ["Mistake", "find_mistakes", "find_warnings"]
+
+SCHEMES = ("grpc", "grpcs", "http", "https", "unix")
+WILDCARDS = ("0.0.0.0", "::", "")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+# A UNIX socket's path may have 107 bytes (Linux, sockaddr_un); this much is left to the names of our sockets.
+LONGEST_RUNTIME_DIR = 80
+
+
+class Mistake(Struct, frozen=True, kw_only=True):
+    """What is wrong, and with which fields; the first of them is the one to change."""
+
+    paths: tuple[str, ...]
+    text: str
+
+
+def find_mistakes(config: Config) -> list[Mistake]:
+    """Gives every mistake, in the order of the tree. Looks at the file system; opens no connection."""
+    finders = (_server, _tls, _worker_urls, _model, _aliases, _ports, _folders)
+    return [mistake for finder in finders for mistake in finder(config)]
+
+
+def find_warnings(config: Config) -> list[str]:
+    """Gives what is allowed and probably not meant, each with its path."""
+    warnings = []
+    if not config.engines.worker_urls:
+        warnings.append("engines.worker_urls: no engine is named, so every request will be refused")
+    if config.health.disable_check:
+        warnings.append("health.disable_check: engines are taken for ready without being asked")
+    return warnings
+
+
+def _mistake(text: str, *paths: str) -> Mistake:
+    return Mistake(paths=paths, text=text)
+
+
+def _server(config: Config) -> Iterator[Mistake]:
+    if not config.server.host:
+        yield _mistake("is empty; 0.0.0.0 listens everywhere", "server.host")
+    for name in config.server.request_id_headers:
+        if not TOKEN.fullmatch(name):
+            yield _mistake(f"{name!r} is no header name", "server.request_id_headers")
+    for origin in config.server.cors_allowed_origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            yield _mistake(f"{origin!r} is no origin; SCHEME://HOST[:PORT] or *", "server.cors_allowed_origins")
+    if any(not key.strip() or not key.isascii() or not key.isprintable() for key in config.server.api_key):
+        yield _mistake("a key is empty or has characters that a header cannot carry", "server.api_key")
+    path = config.server.api_key_file
+    if path and (trouble := _unreadable(path)):
+        yield _mistake(trouble, "server.api_key_file")
+    elif path and not Path(path).read_bytes().strip():
+        yield _mistake(f"{path} has no key in it", "server.api_key_file")
+
+
+def _tls(config: Config) -> Iterator[Mistake]:
+    tls = config.tls
+    for cert, key in (("cert_path", "key_path"), ("client_cert_path", "client_key_path")):
+        if bool(getattr(tls, cert)) != bool(getattr(tls, key)):
+            missing, given = (key, cert) if getattr(tls, cert) else (cert, key)
+            yield _mistake(f"is missing, and tls.{given} is given", f"tls.{missing}", f"tls.{given}")
+    for name in ("cert_path", "key_path", "ca_cert_path", "client_cert_path", "client_key_path"):
+        path = getattr(tls, name)
+        if path and (trouble := _unreadable(path)):
+            yield _mistake(trouble, f"tls.{name}")
+
+
+def _worker_urls(config: Config) -> Iterator[Mistake]:
+    urls = config.engines.worker_urls
+    for index, url in enumerate(urls):
+        trouble = "is given twice" if url in urls[:index] else _bad_url(url)
+        if trouble:
+            yield _mistake(f"{_without_password(url)!r} {trouble}", "engines.worker_urls")
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", url)
+
+
+def _bad_url(url: str) -> str:
+    """Says what is wrong with an engine's address, or nothing."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"is no address: {error}"
+    if "://" not in url:
+        return f"has no scheme; one of {', '.join(scheme + '://' for scheme in SCHEMES)}"
+    if parts.scheme not in SCHEMES:
+        return f"has an unknown scheme; one of {', '.join(scheme + '://' for scheme in SCHEMES)}"
+    if parts.scheme == "unix":
+        return "" if not parts.netloc and parts.path.startswith("/") else "needs an absolute path: unix:///PATH"
+    return _bad_network_url(parts, port)
+
+
+def _bad_network_url(parts: SplitResult, port: int | None) -> str:
+    if not parts.hostname or any(character.isspace() for character in parts.netloc):
+        return "has no host"
+    if "@" in parts.netloc:
+        return "carries a user or password, which is not supported"
+    if parts.query or parts.fragment:
+        return "has a query or fragment, which an address cannot have"
+    if parts.scheme in ("grpc", "grpcs"):
+        if not port:
+            return "has no port"
+        if parts.path not in ("", "/"):
+            return "has a path, which gRPC addresses cannot have"
+    return "has port 0" if port == 0 else ""
+
+
+def _model(config: Config) -> Iterator[Mistake]:
+    model = config.model
+    if model.model_path and not Path(model.model_path).is_dir():
+        yield _mistake(f"{model.model_path} is no folder here; models are not fetched from a hub", "model.model_path")
+    path = model.tokenizer_path
+    if path and not Path(path).is_dir() and (trouble := _unreadable(path)):
+        yield _mistake(trouble, "model.tokenizer_path")
+    if model.chat_template and (trouble := _unreadable(model.chat_template)):
+        yield _mistake(trouble, "model.chat_template")
+
+
+def _aliases(config: Config) -> Iterator[Mistake]:
+    where = "model.model_alias"
+    seen: dict[str, str] = {}
+    for entry in config.model.model_alias:
+        alias, equals, name = entry.partition("=")
+        if not (equals and alias.strip() and name.strip()):
+            yield _mistake(f"{entry!r} is not ALIAS=MODEL", where)
+        elif alias == name:
+            yield _mistake(f"{entry!r} names itself", where)
+        elif alias in seen:
+            yield _mistake(f"the alias {alias!r} is given twice", where)
+        seen[alias] = name
+    for alias, name in seen.items():
+        if name in seen and name != alias:
+            yield _mistake(f"the alias {alias!r} stands for {name!r}, which is an alias itself", where)
+
+
+def _ports(config: Config) -> Iterator[Mistake]:
+    server, metrics = config.server, config.metrics
+    overlap = server.host == metrics.prometheus_host or server.host in WILDCARDS or metrics.prometheus_host in WILDCARDS
+    if server.port and server.port == metrics.prometheus_port and overlap:
+        yield _mistake(f"{server.port} is the port of the server too", "metrics.prometheus_port", "server.port")
+
+
+def _folders(config: Config) -> Iterator[Mistake]:
+    folders = (("logging.log_dir", config.logging.log_dir), ("state.state_dir", config.state.state_dir))
+    for path, folder in (*folders, ("state.runtime_dir", config.state.runtime_dir)):
+        if folder and (trouble := _unusable(Path(folder))):
+            yield _mistake(trouble, path)
+    if len(os.fsencode(config.state.runtime_dir)) > LONGEST_RUNTIME_DIR:
+        yield _mistake(f"is longer than the {LONGEST_RUNTIME_DIR} bytes that leave room for a socket's name", "state.runtime_dir")
+
+
+def _unreadable(path: str) -> str:
+    """Says why a file cannot be read, or nothing."""
+    if not os.path.exists(path):
+        return f"{path} does not exist"
+    if not os.path.isfile(path):
+        return f"{path} is no file"
+    return "" if os.access(path, os.R_OK) else f"{path} cannot be read by this user"
+
+
+def _unusable(folder: Path) -> str:
+    """Says why a folder cannot be written to, nor made; or nothing."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        return f"{place} is no folder"
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to by this user"
