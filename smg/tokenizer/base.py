@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-__all__ = ["Decoder", "Tokenizer"]
+__all__ = ["Decoder", "Span", "Tokenizer"]
+
+Span = tuple[int, int]
 
 
 class Decoder(ABC):
@@ -22,10 +24,16 @@ class Decoder(ABC):
 
 
 class Tokenizer(ABC):
-    """A loaded vocabulary. Thread-safe; `encode` and `decode` release the GIL where the library does."""
+    """A loaded vocabulary. Thread-safe; `encode` and `decode` release the GIL where the library does.
+
+    vocab_size     one more than the largest id
+    longest_token  bytes of the longest token's name, which no token's text exceeds
+    special_ids    what `skip_special_tokens` leaves out
+    """
 
     name: str
     vocab_size: int
+    longest_token: int
     bos_token: str | None
     eos_token: str | None
     eos_token_ids: tuple[int, ...]
@@ -40,12 +48,16 @@ class Tokenizer(ABC):
         """Gives the ids of text in which nothing is special: a control token's name becomes ordinary tokens."""
 
     @abstractmethod
+    def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
+        """Gives the ids of text in which no control token is seen inside, or reaching into, the character spans `literals` (sorted)."""
+
+    @abstractmethod
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Gives the text of ids as the reference library does."""
 
     @abstractmethod
     def token_bytes(self, token_id: int) -> bytes:
-        """Gives the bytes of one token as they stand in running text (for `logprobs.bytes`)."""
+        """Gives the bytes of one token as they stand in running text (for `logprobs.bytes`); none for an id without a token."""
 
     @abstractmethod
     def token_id(self, token: str) -> int | None:
@@ -53,4 +65,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decoder(self, *, skip_special_tokens: bool = True, keep: frozenset[int] = frozenset(), prompt_tail: Sequence[int] = ()) -> Decoder:
-        """Makes a decoder for one choice. `keep`: special ids shown although specials are skipped; `prompt_tail`: the prompt's last ids."""
+        """Makes a decoder for one choice. `keep`: special ids shown although specials are skipped; `prompt_tail`: the prompt's last ids.
+
+        With a prompt tail the text is a continuation: a leading space that the vocabulary strips at the start of a text is kept.
+        """

@@ -1,0 +1,70 @@
+"""Encodes prompts in which some spans are a client's own words, so that a control token's name inside them is ordinary text.
+
+Used by `HuggingFaceTokenizer.encode_literals`. The vocabulary is given a second face over the same model, in which each control token goes by
+an unguessable alias. The prompt's own marks are replaced by their aliases, a client's look-alikes stay as they are, and one call encodes the whole:
+every other rule of the tokenizer (normalization, splits at marks, prefix spaces) acts as it would on the original.
+"""
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from smg.tokenizer.base import Span
+from smg.tokenizer.marks import is_mark, pattern_of
+
+__all__ = ["LiteralEncoder"]
+
+
+class LiteralEncoder:
+    """The second face of one tokenizer. Thread-safe after construction."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._secret = f"\ue000{secrets.token_hex(16)}"
+        self._face = Tokenizer(tokenizer.model)
+        for part in ("normalizer", "pre_tokenizer"):
+            value: Any = getattr(tokenizer, part)
+            if value is not None:
+                setattr(self._face, part, value)
+        added = sorted(tokenizer.get_added_tokens_decoder().items())
+        marks = [(token_id, token) for token_id, token in added if token.special or is_mark(token.content)]
+        kept = [token for _, token in added if not (token.special or is_mark(token.content))]
+        self._face.add_tokens(kept)
+        self._aliases = {token.content: f"{self._secret}{i:x}\ue001" for i, (_, token) in enumerate(marks)}
+        self._face.add_special_tokens([_renamed(token, self._aliases[token.content]) for _, token in marks])
+        self._ids = {self._face.token_to_id(self._aliases[token.content]): token_id for token_id, token in marks}
+        self._ids |= {
+            own: real for token in kept if (own := self._face.token_to_id(token.content)) != (real := tokenizer.token_to_id(token.content))
+        }
+        self._pattern = re.compile(pattern_of(self._aliases)) if self._aliases else None
+
+    def encode(self, text: str, *, literals: Sequence[Span]) -> list[int]:
+        """Gives the ids of text; `literals` are sorted spans in which, or across whose ends, no mark is seen."""
+        if self._secret in text:  # never by chance
+            text = text.replace(self._secret, "")
+        ids = self._face.encode_batch_fast([self._aliased(text, literals)], add_special_tokens=False)[0].ids
+        known = self._ids
+        return [known.get(token_id, token_id) for token_id in ids]
+
+    def _aliased(self, text: str, literals: Sequence[Span]) -> str:
+        if self._pattern is None:
+            return text
+        parts: list[str] = []
+        done = position = span = 0
+        while (match := self._pattern.search(text, position)) is not None:
+            start, end = match.span()
+            while span < len(literals) and literals[span][1] <= start:
+                span += 1
+            if span < len(literals) and literals[span][0] < end:
+                position = start + 1
+                continue
+            parts += (text[done:start], self._aliases[match[0]])
+            done = position = end
+        parts.append(text[done:])
+        return "".join(parts)
+
+
+def _renamed(token: AddedToken, content: str) -> AddedToken:
+    return AddedToken(content, single_word=token.single_word, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False, special=True)
