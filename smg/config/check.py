@@ -145,9 +145,10 @@ def _aliases(config: Config) -> Iterator[Mistake]:
             yield _mistake(f"{entry!r} names itself", where)
         elif alias in seen:
             yield _mistake(f"the alias {alias!r} is given twice", where)
-        seen[alias] = name
+        else:
+            seen[alias] = name
     for alias, name in seen.items():
-        if name in seen and name != alias:
+        if name in seen:
             yield _mistake(f"the alias {alias!r} stands for {name!r}, which is an alias itself", where)
 
 

@@ -89,7 +89,7 @@ class FlagReader:
     def _refuse(self, flag: str) -> None:
         """Notes a flag that the tree lacks, and drops its values, whose number is unknown."""
         self._following(1 << 30)
-        if flag in ORIGINAL_FLAGS or flag.replace("--no-", "--", 1) in ORIGINAL_FLAGS:
+        if ORIGINAL_FLAGS.difference(flag_table()).intersection((flag, flag.replace("--no-", "--", 1))):
             self.mistakes.append(f"{flag} is not supported by this version")
             return
         known = [*flag_table(), *("--no-" + name[2:] for name, field in flag_table().items() if field.kind == "bool"), "--config", "--help"]

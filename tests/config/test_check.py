@@ -1,0 +1,160 @@
+"""Checks of the whole tree: one mistake each, and a tree with none."""
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from smg.config import Config
+from smg.config.check import find_mistakes, find_warnings
+
+
+def tree(**sections: dict[str, object]) -> Config:
+    changed = {name: structs.replace(getattr(Config(), name), **values) for name, values in sections.items()}
+    return structs.replace(Config(), **changed)
+
+
+def found(**sections: dict[str, object]) -> list[tuple[str, str]]:
+    return [(mistake.paths[0], mistake.text) for mistake in find_mistakes(tree(**sections))]
+
+
+def test_defaults_are_right() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["grpc://127.0.0.1:1", "grpcs://host:443", "grpc://[::1]:50051", "http://host", "https://host:8443/v1", "unix:///run/engine.sock"],
+)
+def test_right_urls(url: str) -> None:
+    assert found(engines={"worker_urls": (url,)}) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("host:1", "has no scheme"),
+        ("tcp://host:1", "has an unknown scheme"),
+        ("grpc://host", "has no port"),
+        ("grpc://host:0", "has no port"),
+        ("grpc://host:99999", "is no address: Port out of range 0-65535"),
+        ("grpc://host:x", "is no address: Port could not be cast"),
+        ("grpc://:1", "has no host"),
+        ("grpc://a b:1", "has no host"),
+        ("grpc://host:1/path", "has a path"),
+        ("grpc://host:1?x=1", "has a query"),
+        ("http://host:0", "has port 0"),
+        ("http://[::1", "is no address"),
+        ("unix://host/path", "needs an absolute path"),
+        ("unix://", "needs an absolute path"),
+        ("", "has no scheme"),
+    ],
+)
+def test_wrong_urls(url: str, text: str) -> None:
+    [(path, message)] = found(engines={"worker_urls": (url, "grpc://good:1")})
+    assert path == "engines.worker_urls"
+    assert message.startswith(f"{url!r} {text}")
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    [(_, message)] = found(engines={"worker_urls": ("https://user:hunter2@host",)})
+    assert message == "'https://***@host' carries a user or password, which is not supported"
+
+
+def test_a_url_given_twice() -> None:
+    [(_, message)] = found(engines={"worker_urls": ("grpc://a:1", "grpc://b:1", "grpc://a:1")})
+    assert message == "'grpc://a:1' is given twice"
+
+
+def test_tls_pairs_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "x.pem"
+    file.write_text("x")
+    good = str(file)
+    assert found(tls={"cert_path": good, "key_path": good, "ca_cert_path": good}) == []
+    assert found(tls={"key_path": good}) == [("tls.cert_path", "is missing, and tls.key_path is given")]
+    assert found(tls={"client_cert_path": good}) == [("tls.client_key_path", "is missing, and tls.client_cert_path is given")]
+    assert found(tls={"cert_path": good, "key_path": str(tmp_path)}) == [("tls.key_path", f"{tmp_path} is no file")]
+
+
+@pytest.mark.parametrize(
+    ("host", "metrics", "clash"),
+    [("0.0.0.0", "0.0.0.0", True), ("127.0.0.1", "0.0.0.0", True), ("127.0.0.1", "127.0.0.1", True), ("127.0.0.1", "10.0.0.1", False)],
+)
+def test_ports_clash_only_where_the_addresses_meet(host: str, metrics: str, clash: bool) -> None:
+    mistakes = found(server={"host": host, "port": 9}, metrics={"prometheus_host": metrics, "prometheus_port": 9})
+    assert mistakes == ([("metrics.prometheus_port", "9 is the port of the server too")] if clash else [])
+
+
+def test_two_free_ports_do_not_clash() -> None:
+    assert found(server={"port": 0}, metrics={"prometheus_port": 0}) == []
+
+
+def test_api_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("\n")
+    assert found(server={"api_key_file": str(file)}) == [("server.api_key_file", f"{file} has no key in it")]
+    file.write_text("key\n")
+    assert found(server={"api_key_file": str(file), "api_key": ("a",)}) == []
+    missing = str(tmp_path / "missing")
+    assert found(server={"api_key_file": missing}) == [("server.api_key_file", f"{missing} does not exist")]
+    for key in ("", " ", "a\nb", "schlüssel"):
+        [(path, message)] = found(server={"api_key": (key,)})
+        assert path == "server.api_key"
+        assert key not in message or not key.strip()
+
+
+def test_files_and_folders_that_this_user_may_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text("key")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may do everything
+    assert found(server={"api_key_file": str(file)}) == [("server.api_key_file", f"{file} cannot be read by this user")]
+    assert found(logging={"log_dir": str(tmp_path)}) == [("logging.log_dir", f"{tmp_path} cannot be written to by this user")]
+
+
+def test_headers_and_origins() -> None:
+    assert found(server={"request_id_headers": ("x id",)}) == [("server.request_id_headers", "'x id' is no header name")]
+    assert found(server={"cors_allowed_origins": ("*", "https://a.example:8443")}) == []
+    [(path, _)] = found(server={"cors_allowed_origins": ("https://a.example/path",)})
+    assert path == "server.cors_allowed_origins"
+
+
+def test_model_files(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    assert found(model={"model_path": str(tmp_path), "tokenizer_path": str(file), "chat_template": str(file)}) == []
+    mistakes = found(model={"model_path": "meta-llama/Llama-3", "tokenizer_path": "x", "chat_template": str(tmp_path)})
+    assert mistakes == [
+        ("model.model_path", "meta-llama/Llama-3 is no folder here; models are not fetched from a hub"),
+        ("model.tokenizer_path", "x does not exist"),
+        ("model.chat_template", f"{tmp_path} is no file"),
+    ]
+
+
+def test_aliases() -> None:
+    assert found(model={"model_alias": ("gpt-4=qwen", "gpt-4o=qwen", "x=a=b")}) == []
+    texts = [text for _, text in found(model={"model_alias": ("a", "=b", "b=", "c=c", "d=m", "d=n", "e=d")})]
+    assert texts == [
+        "'a' is not ALIAS=MODEL",
+        "'=b' is not ALIAS=MODEL",
+        "'b=' is not ALIAS=MODEL",
+        "'c=c' names itself",
+        "the alias 'd' is given twice",
+        "the alias 'e' stands for 'd', which is an alias itself",
+    ]
+
+
+def test_folders(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert found(state={"state_dir": str(tmp_path / "new" / "deep")}, logging={"log_dir": str(tmp_path)}) == []
+    assert found(logging={"log_dir": str(file / "below")}) == [("logging.log_dir", f"{file} is no folder")]
+    [(path, message)] = found(state={"runtime_dir": str(tmp_path / ("x" * 100))})
+    assert path == "state.runtime_dir"
+    assert "longer than the 80 bytes" in message
+
+
+def test_warnings() -> None:
+    assert find_warnings(tree(engines={"worker_urls": ("grpc://a:1",)})) == []
+    warned = find_warnings(tree(health={"disable_check": True}))
+    assert [warning.split(":")[0] for warning in warned] == ["engines.worker_urls", "health.disable_check"]
