@@ -1,0 +1,96 @@
+"""What a handler gets and gives: the request as it came over HTTP, the parts of the data worker, and the reply.
+
+Handlers are `async (Request, Services) -> Reply | StreamReply`; they raise SmgError, which the application renders.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from smg.config import Config
+
+if TYPE_CHECKING:
+    from smg.pipeline import ModelDirectory, Pipeline
+    from smg.worker import EnginePool, WorkerView
+
+__all__ = ["EVENT_STREAM", "JSON", "Handler", "Headers", "Reply", "Request", "Services", "StreamReply"]
+
+JSON: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
+
+
+EVENT_STREAM = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+
+
+class Headers(Protocol):
+    """Request headers by lower-case name."""
+
+    def get(self, key: str, default: str | None = None, /) -> str | None:
+        """Gives the first value of a header."""
+
+
+class Request:
+    """One HTTP request. `params` are the named parts of the path; `received_s` is on the clock of `time.monotonic`."""
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        path: str,
+        headers: Headers,
+        request_id: str,
+        received_s: float,
+        read: Callable[[], Awaitable[bytes]],
+        query: str = "",
+        client: str = "",
+        params: dict[str, str] | None = None,
+        own_id: bool = True,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.request_id = request_id
+        self.received_s = received_s
+        self.query = query
+        self.client = client
+        self.params = params or {}
+        self.own_id = own_id  # made here, and so unique; one that a client sent need not be
+        self._read = read
+
+    async def body(self) -> bytes:
+        """Gives the whole body. Raises BodyTooLarge before it is buffered, UnsupportedMedia, ClientGone."""
+        return await self._read()
+
+
+class Services(Struct, kw_only=True):
+    """What a data worker owns while it lives; `smg.server.services` makes it."""
+
+    config: Config
+    pipeline: "Pipeline"
+    models: "ModelDirectory"
+    view: "WorkerView"
+    pool: "EnginePool"
+    draining: bool = False
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """A whole response."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = JSON
+
+
+class StreamReply(Struct, frozen=True, kw_only=True):
+    """An event stream; each chunk is one write. The head is held back until the first chunk, so that an error before it has its own status.
+
+    The application closes `chunks` whatever happens. `surface` names the error dialect, also for an error in mid-stream.
+    """
+
+    chunks: AsyncGenerator[bytes, None]
+    surface: str
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = EVENT_STREAM
+
+
+Handler: TypeAlias = Callable[[Request, Services], Awaitable[Reply | StreamReply]]

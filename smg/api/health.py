@@ -1,0 +1,26 @@
+"""`/health`, `/liveness`, `/readiness`: what probes ask. Public, and never waits for an engine."""
+
+import msgspec
+
+from smg.api.base import Reply, Request, Services
+
+__all__ = ["health", "readiness"]
+
+READY = "READY"
+
+
+async def health(http: Request, services: Services) -> Reply:
+    """The process answers, so it lives."""
+    return Reply(body=b'{"status":"ok"}')
+
+
+async def readiness(http: Request, services: Services) -> Reply:
+    """200 while a ready engine is there and the gateway is not on its way out; else 503 with the reason."""
+    records = [record for engines in services.view.models().values() for record in engines]
+    healthy = sum(services.view.state(record.slot).name == READY for record in records)
+    fields: dict[str, object] = {"status": "ready", "healthy_workers": healthy, "total_workers": len(records)}
+    if services.draining:
+        fields |= {"status": "not_ready", "reason": "the gateway is draining"}
+    elif not healthy:
+        fields |= {"status": "not_ready", "reason": "no healthy worker"}
+    return Reply(status=503 if "reason" in fields else 200, body=msgspec.json.encode(fields))

@@ -1,0 +1,99 @@
+"""Events → one whole chat completion. Fed the same events as the stream, so that both tell the same. Made by chat.py, one a request."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from smg.api.openai.answer import Head, chat_logprobs, finish_reason, usage_fields
+from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, ToolArguments, ToolCall, Usage
+
+__all__ = ["ChatWhole"]
+
+
+class _Call:
+    """A tool call as it grows."""
+
+    def __init__(self, call_id: str, name: str) -> None:
+        self.id = call_id
+        self.name = name
+        self.arguments: list[str] = []
+
+    def fields(self) -> dict[str, object]:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": "".join(self.arguments)}}
+
+
+class _Choice:
+    """A choice as it grows."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, _Call] = {}
+        self.scores: list[TokenLogprob] = []
+        self.finish: Finished | None = None
+
+    def message(self) -> dict[str, object]:
+        content = "".join(self.content)
+        message: dict[str, object] = {"role": "assistant", "content": content if content or not self.calls else None, "refusal": None}
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = [call.fields() for call in self.calls.values()]
+        return message
+
+
+class ChatWhole:
+    """Collects what `ChatStream` would send; takes the same switches."""
+
+    def __init__(self, head: Head, *, choices: int, logprobs: bool, reasoning: bool, named_choice: bool) -> None:
+        self._head = head
+        self._logprobs = logprobs
+        self._reasoning = reasoning
+        self._named_choice = named_choice
+        self._choices = [_Choice() for _ in range(choices)]
+        self._usage: Usage | None = None
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """Takes the next events. Raises EngineError for an aborted choice."""
+        for event in events:
+            self._take(event)
+
+    def body(self) -> bytes:
+        """Gives the response body."""
+        choices = [self._choice(i, choice) for i, choice in enumerate(self._choices)]
+        usage = usage_fields(self._usage) if self._usage else None
+        return self._head.prefix() + b',"choices":%b,"usage":%b}' % (msgspec.json.encode(choices), msgspec.json.encode(usage))
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Content(choice, text, scores):
+                self._choices[choice].content.append(text)
+                self._choices[choice].scores += scores
+            case Reasoning(choice, text, scores):
+                if self._reasoning:
+                    self._choices[choice].reasoning.append(text)
+                    self._choices[choice].scores += scores
+            case ToolCall(choice, index, call_id, name, scores):
+                self._choices[choice].calls[index] = _Call(call_id, name)
+                self._choices[choice].scores += scores
+            case ToolArguments(choice, index, text, scores):
+                self._choices[choice].calls[index].arguments.append(text)
+                self._choices[choice].scores += scores
+            case Finished():
+                finish_reason(event.reason)
+                self._choices[event.choice].finish = event
+            case Usage():
+                self._usage = event
+
+    def _choice(self, index: int, choice: _Choice) -> dict[str, object]:
+        finish = choice.finish
+        reason = finish.reason if finish else None
+        fields: dict[str, object] = {
+            "index": index,
+            "message": choice.message(),
+            "logprobs": {"content": chat_logprobs(choice.scores), "refusal": None} if self._logprobs else None,
+            "finish_reason": "stop" if self._named_choice and reason == "tool_calls" else reason,
+        }
+        if finish and finish.matched_stop is not None:
+            fields["matched_stop"] = finish.matched_stop
+        return fields

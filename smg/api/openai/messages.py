@@ -1,0 +1,79 @@
+"""Checks a client's messages. They stay as they are: the template sees the client's own objects. Called by chat.py and tokenize.py."""
+
+from typing import cast
+
+import msgspec
+
+from smg.api.decode import convert
+from smg.errors import InvalidValue, Unimplemented
+from smg.types.json import JsonObject
+from smg.types.openai.chat import (
+    AssistantMessage,
+    FunctionCallSpec,
+    FunctionMessage,
+    Message,
+    RefusalPart,
+    TextPart,
+    ToolCallSpec,
+)
+
+__all__ = ["checked_messages"]
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+PARTS = ("text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file")
+
+
+def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...]:
+    """Gives the messages back. Raises InvalidValue with the place of the fault, Unimplemented for parts that are not text."""
+    if not messages:
+        raise InvalidValue("messages must not be empty", param="messages")
+    for i, raw in enumerate(messages):
+        at = f"messages[{i}]"
+        _check_names(raw, at=at)
+        _check_message(convert(raw, Message, at=at), at=at)  # type: ignore[arg-type]  # a union is a type to msgspec
+    return cast(tuple[JsonObject, ...], tuple(messages))
+
+
+def _check_names(raw: dict[str, object], *, at: str) -> None:
+    """The two unions, told in our words before msgspec tells them in its own."""
+    role = raw.get("role")
+    if role is not None and role not in ROLES:
+        raise InvalidValue(f"{at}.role must be one of {', '.join(ROLES)}", param=f"{at}.role")
+    content = raw.get("content")
+    for i, part in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(part, dict) and part.get("type") not in PARTS:
+            raise InvalidValue(f"{at}.content[{i}].type must be one of {', '.join(PARTS)}", param=f"{at}.content[{i}].type")
+
+
+def _check_message(message: Message, *, at: str) -> None:
+    if not isinstance(message, FunctionMessage) and isinstance(message.content, list):
+        for i, part in enumerate(message.content):
+            if not isinstance(part, TextPart | RefusalPart):
+                kind = part.__struct_config__.tag
+                raise Unimplemented(f"{at}.content[{i}]: parts of type {kind} are not supported yet", param=f"{at}.content[{i}]")
+    if isinstance(message, AssistantMessage):
+        if message.audio is not None:
+            raise Unimplemented(f"{at}.audio is not supported: audio is not built", param=f"{at}.audio")
+        for i, call in enumerate(message.tool_calls or ()):
+            _check_call(call, at=f"{at}.tool_calls[{i}]")
+        if message.function_call is not None:
+            _check_arguments(message.function_call, at=f"{at}.function_call")
+
+
+def _check_call(call: ToolCallSpec, *, at: str) -> None:
+    if call.type == "custom":
+        raise Unimplemented(f"{at}: custom tools are not supported", param=at)
+    if call.function is None:
+        raise InvalidValue(f"{at}.function is required", param=f"{at}.function")
+    _check_arguments(call.function, at=f"{at}.function")
+
+
+def _check_arguments(call: FunctionCallSpec, *, at: str) -> None:
+    """Templates iterate over arguments, so text that is not an object would fail there without a place."""
+    if not isinstance(call.arguments, str) or not call.arguments.strip():
+        return
+    at = f"{at}.arguments"
+    try:
+        msgspec.json.decode(call.arguments, type=dict)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidValue(f"{at} must be the JSON text of an object", param=at) from error

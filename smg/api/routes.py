@@ -1,0 +1,122 @@
+"""The table of paths: which handler answers, who may call it, which dialect its errors have. Read by `smg.server.app`."""
+
+from msgspec import Struct
+
+from smg.api.base import Handler, Reply, Request, Services
+from smg.api.health import health, readiness
+from smg.api.models import list_models, retrieve_model
+from smg.api.openai.chat import chat_completions
+from smg.api.openai.completions import completions
+from smg.api.tokenize import detokenize, tokenize
+from smg.errors import MethodNotAllowed, NotFound, Unimplemented
+
+__all__ = ["ROUTES", "UNBUILT", "Route", "RouteTable"]
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One line of the table. A last segment `{name}` in `path` takes the rest of the path, slashes too. `id_prefix`: of request ids."""
+
+    method: str
+    path: str
+    handler: Handler
+    public: bool = False
+    surface: str = "openai"
+    id_prefix: str = "req-"
+
+
+async def not_built(http: Request, services: Services) -> Reply:
+    """Answers for paths of the original that are not built."""
+    raise Unimplemented(f"{http.method} {http.path} is not built yet")
+
+
+ROUTES = (
+    Route(method="POST", path="/v1/chat/completions", handler=chat_completions, id_prefix="chatcmpl-"),
+    Route(method="POST", path="/v1/completions", handler=completions, id_prefix="cmpl-"),
+    Route(method="GET", path="/v1/models", handler=list_models, public=True),
+    Route(method="GET", path="/v1/models/{model}", handler=retrieve_model, public=True),
+    Route(method="POST", path="/v1/tokenize", handler=tokenize),
+    Route(method="POST", path="/v1/detokenize", handler=detokenize),
+    Route(method="GET", path="/health", handler=health, public=True),
+    Route(method="GET", path="/liveness", handler=health, public=True),
+    Route(method="GET", path="/readiness", handler=readiness, public=True),
+)
+
+# Paths of the original that are not built.
+UNBUILT = (
+    ("POST", "/generate"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/v1/classify"),
+    ("POST", "/rerank"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{rest}"),
+    ("POST", "/v1/responses/{rest}"),
+    ("DELETE", "/v1/responses/{rest}"),
+    ("POST", "/v1/conversations"),
+    ("GET", "/v1/conversations/{rest}"),
+    ("POST", "/v1/conversations/{rest}"),
+    ("DELETE", "/v1/conversations/{rest}"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/interactions"),
+    ("POST", "/v1/realtime/{rest}"),
+    ("GET", "/v1/realtime"),
+    ("POST", "/v1/audio/transcriptions"),
+    ("GET", "/health_generate"),
+    ("GET", "/get_model_info"),
+    ("GET", "/get_server_info"),
+    ("GET", "/engine_metrics"),
+    ("POST", "/flush_cache"),
+    ("POST", "/start_profile"),
+    ("POST", "/stop_profile"),
+    ("GET", "/get_loads"),
+    ("POST", "/parse/function_call"),
+    ("POST", "/parse/reasoning"),
+    ("GET", "/wasm"),
+    ("POST", "/wasm"),
+    ("DELETE", "/wasm/{rest}"),
+    ("GET", "/v1/tokenizers"),
+    ("POST", "/v1/tokenizers"),
+    ("GET", "/v1/tokenizers/{rest}"),
+    ("DELETE", "/v1/tokenizers/{rest}"),
+    ("GET", "/workers"),
+    ("POST", "/workers"),
+    ("GET", "/workers/{rest}"),
+    ("PUT", "/workers/{rest}"),
+    ("PATCH", "/workers/{rest}"),
+    ("DELETE", "/workers/{rest}"),
+)
+
+
+class RouteTable:
+    """Finds routes by path and method."""
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES, unbuilt: tuple[tuple[str, str], ...] = UNBUILT) -> None:
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._open: dict[str, dict[str, Route]] = {}
+        public = {"/health_generate", "/get_model_info", "/get_server_info", "/engine_metrics"}
+        for route in (*routes, *(Route(method=m, path=p, handler=not_built, public=p in public) for m, p in unbuilt)):
+            head, brace, _ = route.path.partition("{")
+            (self._open if brace else self._exact).setdefault(head, {})[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """Gives the route and the named part of the path. HEAD is answered by GET's. Raises NotFound, MethodNotAllowed."""
+        by_method, params = self._by_path(path)
+        route = by_method.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed(f"{method[:20]} is not allowed here; use {' or '.join(by_method)}")
+        name = route.path.partition("{")[2].rstrip("}")
+        return route, {name: params} if name else {}
+
+    def methods(self, path: str) -> list[str]:
+        """Gives the methods of a path, for Allow headers. Raises NotFound."""
+        found = list(self._by_path(path)[0])
+        return [*found, *(["HEAD"] if "GET" in found else []), "OPTIONS"]
+
+    def _by_path(self, path: str) -> tuple[dict[str, Route], str]:
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact, ""
+        for head, by_method in self._open.items():
+            if path.startswith(head) and len(path) > len(head):
+                return by_method, path[len(head) :]
+        raise NotFound("there is nothing at this path")
