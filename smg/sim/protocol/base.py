@@ -1,0 +1,203 @@
+"""What the gRPC protocols share: running a call to its end with faults and cancellation, the tokenizer's zip, KV events, the health answer.
+
+A protocol file subclasses `Service` beside its generated servicer, says how a request becomes a `Submission`, and renders `Output`s.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from smg.pb import common_pb2
+from smg.sim.kvlog import Batch, Cleared, HistoryLost, Removed, Stored
+from smg.sim.options import SimOptions
+from smg.sim.request import Call, Output, Refused, Submission
+from smg.sim.scheduler import Scheduler
+from smg.sim.script import Fault
+from smg.sim.wire import distress
+
+__all__ = ["VERSION", "Context", "Engine", "Service", "batch_message", "join"]
+
+ARCHIVE_CHUNK_BYTES = 64 * 1024
+INTERNAL_ERROR = 2  # HTTP/2 error code
+VERSION = "0.0.0-sim"
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class Context(Protocol):
+    """The part of grpc.aio.ServicerContext that is used here."""
+
+    async def write(self, message: Any) -> None: ...
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> Any: ...
+
+
+class Engine:
+    """What a protocol is given: the engine's parts, and `die`, which ends the engine at once."""
+
+    def __init__(self, options: SimOptions, *, scheduler: Scheduler, die: Callable[[], None]) -> None:
+        self.options = options
+        self.scheduler = scheduler
+        self.model = scheduler.model
+        self.counters = scheduler.counters
+        self.die = die
+        self.archive: tuple[bytes, str] | None = None
+        self.status_port = 0
+        loop = asyncio.get_running_loop()
+        self._clock = loop.time
+        self._started_s = loop.time()
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since start."""
+        return self._clock() - self._started_s
+
+    def healthy(self) -> bool:
+        """Answers one health check, as the options say."""
+        self.counters.health_checks += 1
+        if self.options.health == "flap":
+            return (self.counters.health_checks - 1) // self.options.health_flap_every % 2 == 0
+        return self.options.health == "ok"
+
+
+class Service(Generic[Request, Response]):
+    """One protocol's servicer. `response` is its Generate answer's class."""
+
+    response: type[Response]
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.scheduler = engine.scheduler
+
+    @abstractmethod
+    def submission(self, request: Request) -> Submission:
+        """Reads a Generate request; raises Refused when this engine would."""
+
+    @abstractmethod
+    def is_streamed(self, request: Request) -> bool:
+        """Says whether the client wants deltas."""
+
+    @abstractmethod
+    def render(self, call: Call, output: Output, *, streamed: bool) -> list[Response]:
+        """Gives the messages for one output; not streamed, it is the choice's whole output."""
+
+    async def after_abort(self, context: Context) -> bool:
+        """Does what the engine does to a call after Abort; True when nothing shall be rendered and the call is over."""
+        return False
+
+    async def prepare(self, request: Request, submission: Submission, context: Context) -> Submission:
+        """Waits for what must be there before the engine starts, such as KV from elsewhere."""
+        return submission
+
+    async def Generate(self, request: Request, context: Context) -> None:
+        """Serves one call to its end, whichever of the many it has."""
+        try:
+            submission = await self.prepare(request, self.submission(request), context)
+            call = self.scheduler.submit(submission)
+        except Refused as refused:
+            await context.abort(grpc.StatusCode[refused.status], refused.message)
+            return
+        try:
+            await self._serve(call, streamed=self.is_streamed(request), context=context)
+        except asyncio.CancelledError:
+            self.scheduler.cancel(call)
+            raise
+        finally:
+            self.scheduler.drop(call)
+
+    async def _serve(self, call: Call, *, streamed: bool, context: Context) -> None:
+        interval = self.engine.options.stream_interval if streamed else None
+        held: dict[int, list[Output]] = {}
+        unfinished = call.submission.n
+        while unfinished:
+            output = await call.read()
+            if output.fault is not None:
+                await self._strike(output.fault, context)
+                return
+            if output.finish == "abort" and await self.after_abort(context):
+                return
+            parts = held.setdefault(output.choice, [])
+            parts.append(output)
+            unfinished -= output.finish is not None
+            if output.finish is None and (interval is None or len(parts) < interval):
+                continue
+            for message in self.render(call, join(parts), streamed=streamed):
+                await context.write(message)
+            held[output.choice] = []
+
+    async def _strike(self, fault: Fault, context: Context) -> None:
+        """Does to the connection what a fault is."""
+        if fault.kind in ("rst", "goaway"):
+            code = int(fault.code or (INTERNAL_ERROR if fault.kind == "rst" else 0))
+            await context.write(self.response.FromString(distress(fault.kind, code)))
+            await asyncio.Event().wait()  # until the client's side is closed, which cancels this
+        elif fault.kind == "die":
+            self.engine.die()
+            await asyncio.Event().wait()
+        elif fault.kind == "error":
+            await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], "scripted fault")
+
+    async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: Context) -> None:
+        """Streams the model folder's zip; the last message alone carries the SHA-256."""
+        if self.engine.archive is None:
+            self.engine.archive = await asyncio.to_thread(self.engine.model.archive)
+        data, digest = self.engine.archive
+        for start in range(0, len(data), ARCHIVE_CHUNK_BYTES):
+            last = start + ARCHIVE_CHUNK_BYTES >= len(data)
+            piece = data[start : start + ARCHIVE_CHUNK_BYTES]
+            await context.write(common_pb2.GetTokenizerChunk(data=piece, sha256=digest if last else ""))
+
+    async def SubscribeKvEvents(self, request: common_pb2.SubscribeKvEventsRequest, context: Context) -> None:
+        """Relays the KV log. DATA_LOSS: what was asked for is gone."""
+        if not self.engine.options.kv_events:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "KV events are switched off")
+        batches = self.scheduler.log.subscribe(request.start_sequence_number)
+        try:
+            async for batch in batches:
+                await context.write(batch_message(batch, block_size=self.engine.options.block_size))
+        except HistoryLost as lost:
+            await context.abort(grpc.StatusCode.DATA_LOSS, str(lost))
+        finally:
+            await batches.aclose()  # type: ignore[attr-defined]
+
+    async def FlushCache(self, request: common_pb2.FlushCacheRequest, context: Context) -> common_pb2.FlushCacheResponse:
+        """Empties the prefix cache if the engine is, or becomes in time, idle."""
+        done = await self.scheduler.flush_cache(request.timeout_s)
+        return common_pb2.FlushCacheResponse(success=done, message="flushed" if done else "requests are running")
+
+
+def join(parts: Sequence[Output]) -> Output:
+    """Makes one output of consecutive ones of a choice."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1]
+    return Output(
+        choice=last.choice,
+        ids=[number for part in parts for number in part.ids],
+        scores=[score for part in parts for score in part.scores],
+        made=last.made,
+        finish=last.finish,
+        matched=last.matched,
+        matched_eos=last.matched_eos,
+    )
+
+
+def batch_message(batch: Batch, *, block_size: int) -> common_pb2.KvEventBatch:
+    """Gives a batch in its wire form. Event ids are unique over the feed."""
+    events = []
+    for index, event in enumerate(batch.events):
+        message = common_pb2.KvCacheEvent(event_id=batch.sequence << 16 | index)
+        if isinstance(event, Stored):
+            blocks = [common_pb2.KvBlock(block_hash=name, token_ids=ids, block_size=block_size) for name, ids in event.blocks]
+            message.stored.CopyFrom(common_pb2.KvBlocksStored(blocks=blocks, parent_block_hash=event.parent))
+        elif isinstance(event, Removed):
+            message.removed.CopyFrom(common_pb2.KvBlocksRemoved(block_hashes=event.hashes))
+        elif isinstance(event, Cleared):
+            message.cleared.CopyFrom(common_pb2.KvCacheCleared())
+        events.append(message)
+    return common_pb2.KvEventBatch(sequence_number=batch.sequence, timestamp=batch.at_s, events=events, dp_rank=0)
