@@ -19,7 +19,7 @@ COMMANDS = {
     "launch": ("smg.commands.launch", "run", "start the gateway (also: smg FLAGS, smg start FLAGS)"),
     "check": ("smg.commands.check", "run", "say every mistake in the configuration; takes the flags of launch"),
     "config": ("smg.commands.config", "run", "print the configuration in effect, or a file with every key (--reference)"),
-    "sim": ("smg.sim.command", "main", "start a simulated engine"),
+    "sim": ("smg.commands.sim", "run", "start a simulated engine"),
     "demo": ("smg.sim.demo", "main", "start two simulated engines and a gateway, and chat"),
     "tokenize": ("smg.commands.tokenize", "run", "print the token ids of a text"),
     "render": ("smg.commands.render", "run", "print the prompt that a chat template makes of messages"),
@@ -91,6 +91,5 @@ def _tell(message: str, *, code: int) -> int:
 
 
 def _tell_mistakes(mistakes: list[str]) -> int:
-    count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-    sys.stderr.write(f"smg: {count} in the configuration\n" + "".join(f"  {mistake}\n" for mistake in mistakes))
-    return 2
+    lines = mistakes if len(mistakes) == 1 else [f"{len(mistakes)} mistakes", *mistakes]
+    return _tell("\n  ".join(lines), code=2)
