@@ -77,7 +77,7 @@ def follow(child: Child, *, within_s: float) -> str:
         for line in lines[shown:]:
             word, _, address = line.partition(" ")
             if word == "ready":
-                return address
+                return address.split()[0]
             say(f"  {line}")
         shown = len(lines)
         child.check()

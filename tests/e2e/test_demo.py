@@ -1,0 +1,40 @@
+"""The demo, as a new user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.e2e.fleet import TAG, running_with_tag, wait_until
+
+COMMAND = [sys.executable, "-m", "smg.sim.demo"]
+
+
+def test_demo_ends_by_itself() -> None:
+    tag = uuid.uuid4().hex
+    done = subprocess.run([*COMMAND, "--once"], env={**os.environ, TAG: tag}, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("request "))
+    rows = [line.split() for line in lines[head + 1 : head + 5]]
+    assert all(row[-5] != "0.0" for row in rows), "tokens came with a rate"
+    assert any(int(row[-2]) > 0 for row in rows), "a repeated request shows cached tokens"
+    assert any(line.startswith("curl -N http://127.0.0.1:") for line in lines)
+    assert running_with_tag(tag) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_demo_leaves_nothing_behind(number: signal.Signals) -> None:
+    tag = uuid.uuid4().hex
+    with subprocess.Popen(COMMAND, env={**os.environ, TAG: tag}, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Serving"):
+                break
+        process.send_signal(number)
+        process.stdout.read()
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    wait_until(lambda: not running_with_tag(tag), within_s=15, what=f"nothing left behind: {running_with_tag(tag)}")
