@@ -1,0 +1,53 @@
+"""Layout of what turns token ids into text and finds stop strings in it, for `smg_ext.stream`."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+
+cdef struct BufferC:
+    uint8_t *data
+    size_t size
+    size_t capacity
+
+
+cdef struct VocabularyC:
+    uint32_t *offsets           # of token i: data[offsets[i]] up to data[offsets[i + 1]]
+    uint8_t *data
+    uint8_t *special
+    size_t count
+
+
+cdef struct StopStateC:
+    uint8_t byte
+    int32_t child               # first child, 0 = none
+    int32_t sibling             # next child of the same parent, 0 = none
+    int32_t fail
+    int32_t depth
+    int32_t word                # index of the stop string that ends here, -1 = none
+
+
+cdef struct StopsC:
+    StopStateC *states
+    int32_t count
+    int32_t *lengths
+    uint8_t starts[256]
+
+
+cdef struct Utf8C:
+    uint8_t held[4]
+    uint8_t size
+
+
+cdef class Vocabulary:
+    cdef VocabularyC c
+
+
+cdef class StopStrings:
+    cdef StopsC c
+
+
+cdef int put(BufferC *buffer, const uint8_t *data, size_t size) noexcept nogil
+cdef int put_json(BufferC *buffer, const uint8_t *text, size_t size) noexcept nogil
+cdef int put_number(BufferC *buffer, long long value) noexcept nogil
+cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size) noexcept nogil
+cdef int utf8_finish(Utf8C *state, BufferC *out) noexcept nogil
+cdef int stop_feed(const StopsC *stops, int32_t *state, BufferC *held, size_t old, bint armed, size_t *end) noexcept nogil
