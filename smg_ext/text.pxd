@@ -28,7 +28,9 @@ cdef struct StopStateC:
 cdef struct StopsC:
     StopStateC *states
     int32_t count
-    int32_t *lengths
+    int32_t *lengths            # of each string, in bytes
+    int32_t *begins             # where it stands in `strings`
+    BufferC strings
     uint8_t starts[256]
 
 

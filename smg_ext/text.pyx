@@ -53,7 +53,8 @@ cdef class StopStrings:
         encoded = [string.encode() for string in strings]
         self.c.states = <StopStateC *>calloc(sum(map(len, encoded)) + 1, sizeof(StopStateC))
         self.c.lengths = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))
-        if self.c.states == NULL or self.c.lengths == NULL:
+        self.c.begins = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))
+        if self.c.states == NULL or self.c.lengths == NULL or self.c.begins == NULL:
             raise MemoryError()
         self.c.states[0].word = -1
         self.c.count = 1
@@ -62,13 +63,18 @@ cdef class StopStrings:
             self.c.lengths[i] = <int32_t>PyBytes_GET_SIZE(string)
             if self.c.lengths[i] == 0:
                 raise ValueError("a stop string is empty")
-            _add(&self.c, <const uint8_t *>PyBytes_AS_STRING(string), self.c.lengths[i], i)
+            self.c.begins[i] = <int32_t>self.c.strings.size
+            if put(&self.c.strings, <const uint8_t *>PyBytes_AS_STRING(string), <size_t>self.c.lengths[i]):
+                raise MemoryError()
+            _add(&self.c, self.c.strings.data + self.c.begins[i], self.c.lengths[i], i)
         if _link(&self.c):
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.c.states)
         free(self.c.lengths)
+        free(self.c.begins)
+        free(self.c.strings.data)
 
 
 cdef class Utf8Decoder:
