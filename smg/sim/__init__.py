@@ -1,3 +1,3 @@
-"""The engine simulator, `smg sim`: speaks every engine protocol, generates what a script says, and fails on demand. See `server` and `command`."""
+"""The engine simulator, `smg sim`: speaks every engine protocol, says what scripts say, fails on demand. See `server` and `command`."""
 
 __all__: list[str] = []

@@ -52,6 +52,11 @@ class SimModel(Struct, frozen=True, kw_only=True):
     model_type: str
     default_sampling: JsonObject
 
+    @property
+    def default_sampling_json(self) -> str:
+        """The sampling defaults as protocols send them; "" when there are none."""
+        return json.dumps(self.default_sampling) if self.default_sampling else ""
+
     def encode(self, text: str) -> list[int]:
         """Gives the ids of text, control tokens written in it included."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -74,7 +79,7 @@ class SimModel(Struct, frozen=True, kw_only=True):
 def load_model(folder: str, *, served_name: str = "", context_length: int = 0) -> SimModel:
     """Reads a folder that has a tokenizer.json; "" reads the embedded one. FileNotFoundError or ValueError when it cannot be used."""
     path = Path(folder) if folder else MODEL_FOLDER
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer = _load_tokenizer(path / "tokenizer.json")
     config, generation = _read(path / "config.json"), _read(path / "generation_config.json")
     added = tokenizer.get_added_tokens_decoder()
     special = frozenset(number for number, token in added.items() if token.special)
@@ -98,6 +103,15 @@ def load_model(folder: str, *, served_name: str = "", context_length: int = 0) -
         model_type=str(config.get("model_type", "")),
         default_sampling={name: generation[name] for name in sampling if name in generation},
     )
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path.name} in {path.parent}")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 def _read(path: Path) -> JsonObject:

@@ -10,7 +10,7 @@ from smg.sim.blocks import BlockTable
 from smg.sim.output import Scores, TokenSource
 from smg.sim.script import Fault, Script
 
-__all__ = ["Call", "Finish", "Output", "Refused", "Sequence", "Submission"]
+__all__ = ["Call", "Finish", "Output", "Refused", "Sequence", "Submission", "Transfer"]
 
 Finish: TypeAlias = Literal["stop", "length", "abort"]
 
@@ -24,11 +24,20 @@ class Refused(Exception):
         self.status = status
 
 
+class Transfer(Struct, frozen=True, kw_only=True):
+    """KV that a prefill engine holds under `name`; its address may be unknown (""). `required`: without it the request fails."""
+
+    host: str
+    port: int
+    name: str
+    required: bool
+
+
 class Submission(Struct, frozen=True, kw_only=True):
     """One Generate call in no protocol's words. `logprobs`/`prompt_logprobs`: alternatives a token, None = none.
 
-    `pin`: keep the prompt's blocks under this name when the request has ended, for the decode side. `remote_prompt`: the prompt's KV came
-    from a prefill engine, so nothing of it is computed.
+    `pin`: keep the prompt's blocks under this name when the request has ended, for the decode side. `transfer`: where the prompt's KV comes
+    from; the request waits for it outside the queue. `keep_stop`: a matched stop token is part of the output, where engines differ in that.
     """
 
     request_id: str
@@ -41,8 +50,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    keep_stop: bool = False
     pin: str | None = None
-    remote_prompt: bool = False
+    transfer: Transfer | None = None
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -83,6 +93,7 @@ class Call:
         self.outputs: deque[Output] = deque()
         self.cached_tokens = 0
         self.frozen = False
+        self.remote_prompt = False
         self.struck = False
         self.ended = False
         self.admitted = asyncio.Event()

@@ -69,10 +69,22 @@ class Scheduler:
             raise
         self.counters.started += 1
         self.calls[submission.request_id] = call
-        self._waiting.extend(call.sequences)
-        self.publish()
-        self._wake.set()
+        if submission.transfer is None:
+            self.enqueue(call)
         return call
+
+    def enqueue(self, call: Call, *, remote_prompt: bool = False) -> None:
+        """Puts a call into the queue, once its transfer has ended. `remote_prompt`: its prompt need not be computed."""
+        if call.ended:
+            return
+        call.remote_prompt = remote_prompt
+        self._waiting.extend(call.sequences)
+        self._rouse()
+
+    def fail(self, call: Call, fault: Fault) -> None:
+        """Ends a call by a fault that is not scripted."""
+        if not call.ended:
+            self._strike(call, fault)
 
     def abort(self, request_id: str) -> bool:
         """Obeys an Abort call: every unfinished choice ends with `abort`. False when the request is not known or has ended."""
@@ -200,7 +212,7 @@ class Scheduler:
                 call.cached_tokens = table.cached_tokens
                 self.counters.prompt_tokens += len(call.submission.prompt_ids)
                 self.counters.cached_tokens += table.cached_tokens
-            if not call.submission.remote_prompt:
+            if not call.remote_prompt:
                 uncached += len(sequence.ids) - table.cached_tokens
             delay_ms = call.script.ttft_ms if not sequence.source.made else 0.0
             sequence.not_before_s = time.monotonic() + delay_ms / 1e3 if delay_ms else 0.0

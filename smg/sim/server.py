@@ -1,7 +1,6 @@
 """One simulated engine from start to end: options come in, a listening `Sim` goes out. Called by tests (`start_sim`) and by `command`."""
 
 import asyncio
-import importlib
 import os
 import shutil
 import signal
@@ -13,12 +12,15 @@ import grpc
 import msgspec
 
 from smg.sim.counters import Counters
+from smg.sim.http import HttpServer
 from smg.sim.kvlog import KvLog
 from smg.sim.model import load_model
 from smg.sim.options import SimOptions
+from smg.sim.protocol import mlx, openai, sglang, tokenspeed, trtllm, vllm
 from smg.sim.protocol.base import Engine
 from smg.sim.scheduler import Scheduler
 from smg.sim.script import parse_fault, script_from_options
+from smg.sim.status import Status
 from smg.sim.wire import Wire
 
 __all__ = ["Sim", "open_sim", "start_sim"]
@@ -28,6 +30,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
+GRPC_PROTOCOLS = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm, "mlx": mlx, "tokenspeed": tokenspeed}
 WIRE_FAULTS = ("rst", "goaway", "die")
 
 
@@ -41,6 +44,8 @@ class Sim:
         self.died = asyncio.Event()
         self._own_process = own_process
         self._wire: Wire | None = None
+        self._http: HttpServer | None = None
+        self._status: HttpServer | None = None
         self._server: grpc.aio.Server | None = None
         self._folder = ""
         model = load_model(options.model, served_name=options.served_name, context_length=options.context_length)
@@ -63,21 +68,32 @@ class Sim:
     async def start(self) -> None:
         """Listens and serves."""
         self.scheduler.start()
-        host, port = self.options.host, self.options.port
-        self.url = f"grpc://{host}:{await self._start_grpc(host, port)}"
+        host, port, status_port = self.options.host, self.options.port, self.options.status_port
+        if status_port >= 0 or self.options.role != "regular":
+            self._status = HttpServer(Status(self.scheduler).handle)
+            self.engine.status_port = await self._status.start(host, port=max(0, status_port))
+            self.status_url = f"http://{host}:{self.engine.status_port}"
+        if self.options.protocol == "openai":
+            self._http = HttpServer()
+            openai.add_to_server(openai.Servicer(self.engine), self._http)
+            self.url = f"http://{host}:{await self._http.start(host, port=port)}"
+        else:
+            self.url = f"grpc://{host}:{await self._start_grpc(host, port)}"
 
     def kill(self) -> None:
         """Ends the engine as SIGKILL would: connections are reset, nothing is said. In a process of its own it is SIGKILL."""
         if self._own_process:
             os.kill(os.getpid(), signal.SIGKILL)
         self.died.set()
-        if self._wire is not None:
-            self._wire.kill()
+        for part in (self._wire, self._http, self._status):
+            if part is not None:
+                part.kill()
 
     async def close(self) -> None:
         """Ends the engine. May be called twice, and after `kill`."""
-        if self._wire is not None:
-            await self._wire.close()
+        for part in (self._wire, self._http, self._status):
+            if part is not None:
+                await part.close()
         if self._server is not None:
             await self._server.stop(None)
         await self.scheduler.close()
@@ -85,7 +101,7 @@ class Sim:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _start_grpc(self, host: str, port: int) -> int:
-        protocol = importlib.import_module(f"smg.sim.protocol.{self.options.protocol}")
+        protocol = GRPC_PROTOCOLS[self.options.protocol]
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS)
         protocol.add_to_server(protocol.Servicer(self.engine), self._server)
         if not self._needs_wire():

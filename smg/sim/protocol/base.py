@@ -17,13 +17,15 @@ from smg.sim.options import SimOptions
 from smg.sim.request import Call, Output, Refused, Submission
 from smg.sim.scheduler import Scheduler
 from smg.sim.script import Fault
+from smg.sim.transfer import claim
 from smg.sim.wire import distress
 
-__all__ = ["VERSION", "Context", "Engine", "Service", "batch_message", "join"]
+__all__ = ["VERSION", "Context", "Engine", "Service", "batch_message", "join", "matched_fields"]
 
 ARCHIVE_CHUNK_BYTES = 64 * 1024
 INTERNAL_ERROR = 2  # HTTP/2 error code
 VERSION = "0.0.0-sim"
+CLAIM_WAIT_S = 5.0
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -64,6 +66,23 @@ class Engine:
             return (self.counters.health_checks - 1) // self.options.health_flap_every % 2 == 0
         return self.options.health == "ok"
 
+    def load(self) -> dict[str, Any]:
+        """Gives the fields that every protocol's SchedulerLoad has."""
+        counters, options = self.counters, self.options
+        used, most = counters.blocks_used * options.block_size, options.kv_blocks * options.block_size
+        return {
+            "num_running_reqs": counters.running,
+            "num_waiting_reqs": counters.waiting,
+            "num_total_reqs": counters.running + counters.waiting,
+            "num_used_tokens": used,
+            "max_total_num_tokens": most,
+            "token_usage": used / most,
+            "cache_hit_rate": counters.cached_tokens / max(1, counters.prompt_tokens),
+            "utilization": counters.running / options.max_running,
+            "max_running_requests": options.max_running,
+            "num_waiting_uncached_tokens": counters.waiting_uncached_tokens,
+        }
+
 
 class Service(Generic[Request, Response]):
     """One protocol's servicer. `response` is its Generate answer's class."""
@@ -90,18 +109,14 @@ class Service(Generic[Request, Response]):
         """Does what the engine does to a call after Abort; True when nothing shall be rendered and the call is over."""
         return False
 
-    async def prepare(self, request: Request, submission: Submission, context: Context) -> Submission:
-        """Waits for what must be there before the engine starts, such as KV from elsewhere."""
-        return submission
-
     async def Generate(self, request: Request, context: Context) -> None:
         """Serves one call to its end, whichever of the many it has."""
         try:
-            submission = await self.prepare(request, self.submission(request), context)
-            call = self.scheduler.submit(submission)
+            call = self.scheduler.submit(self.submission(request))
         except Refused as refused:
             await context.abort(grpc.StatusCode[refused.status], refused.message)
             return
+        transfer = asyncio.create_task(self._transfer(call)) if call.submission.transfer else None
         try:
             await self._serve(call, streamed=self.is_streamed(request), context=context)
         except asyncio.CancelledError:
@@ -109,6 +124,22 @@ class Service(Generic[Request, Response]):
             raise
         finally:
             self.scheduler.drop(call)
+            if transfer is not None:
+                transfer.cancel()
+
+    async def _transfer(self, call: Call) -> None:
+        """Fetches the prompt's KV from the prefill engine; then the call is queued, or fails."""
+        wanted = call.submission.transfer
+        assert wanted is not None
+        tokens = None
+        if wanted.host:
+            tokens = await claim(wanted.host, port=wanted.port, name=wanted.name, wait_s=CLAIM_WAIT_S)
+        self.engine.counters.transfers += tokens is not None
+        self.engine.counters.transfers_failed += tokens is None
+        if tokens is None and wanted.required:
+            self.scheduler.fail(call, Fault(kind="error", code="INTERNAL"))
+        else:
+            self.scheduler.enqueue(call, remote_prompt=tokens is not None)
 
     async def _serve(self, call: Call, *, streamed: bool, context: Context) -> None:
         interval = self.engine.options.stream_interval if streamed else None
@@ -140,7 +171,7 @@ class Service(Generic[Request, Response]):
             self.engine.die()
             await asyncio.Event().wait()
         elif fault.kind == "error":
-            await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], "scripted fault")
+            await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], "simulated fault")
 
     async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: Context) -> None:
         """Streams the model folder's zip; the last message alone carries the SHA-256."""
@@ -169,6 +200,13 @@ class Service(Generic[Request, Response]):
         """Empties the prefix cache if the engine is, or becomes in time, idle."""
         done = await self.scheduler.flush_cache(request.timeout_s)
         return common_pb2.FlushCacheResponse(success=done, message="flushed" if done else "requests are running")
+
+
+def matched_fields(output: Output) -> dict[str, Any]:
+    """Gives the field of the `matched_stop` oneof, which has the same two names in four protocols; nothing when nothing matched."""
+    if output.matched is None:
+        return {}
+    return {"matched_stop_str": output.matched} if isinstance(output.matched, str) else {"matched_token_id": output.matched}
 
 
 def join(parts: Sequence[Output]) -> Output:

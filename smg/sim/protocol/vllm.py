@@ -14,14 +14,11 @@ import grpc
 from smg.pb import vllm_engine_pb2 as pb
 from smg.pb import vllm_engine_pb2_grpc
 from smg.sim.output import Scores, score_token
-from smg.sim.protocol.base import VERSION, Context, Engine, Service
-from smg.sim.request import Call, Output, Refused, Submission
-from smg.sim.transfer import claim
+from smg.sim.protocol.base import VERSION, Context, Engine, Service, matched_fields
+from smg.sim.request import Call, Output, Refused, Submission, Transfer
 from smg.types.json import JsonObject
 
 __all__ = ["Servicer", "add_to_server"]
-
-CLAIM_WAIT_S = 5.0
 
 
 class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
@@ -41,7 +38,7 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
         if kind is None:
             raise Refused("neither tokenized nor text is set")
         ids = list(request.tokenized.input_ids) if kind == "tokenized" else self.engine.model.encode(request.text)
-        transfer = _transfer(request)
+        parameters = _parameters(request)
         return Submission(
             request_id=request.request_id,
             prompt_ids=ids,
@@ -53,25 +50,13 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             stop_token_ids=tuple(params.stop_token_ids),
             logprobs=params.logprobs if params.HasField("logprobs") else None,
             prompt_logprobs=params.prompt_logprobs if params.HasField("prompt_logprobs") else None,
-            pin=str(transfer.get("transfer_id") or request.request_id) if transfer.get("do_remote_decode") else None,
+            pin=str(parameters.get("transfer_id") or request.request_id) if parameters.get("do_remote_decode") else None,
+            transfer=_transfer(parameters) if parameters.get("do_remote_prefill") else None,
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:
         """See `Service.is_streamed`."""
         return request.stream
-
-    async def prepare(self, request: pb.GenerateRequest, submission: Submission, context: Context) -> Submission:
-        """Fetches the prompt's KV from the prefill engine that kv_transfer_params names; recomputes it when that fails, as vLLM does."""
-        transfer = _transfer(request)
-        if not transfer.get("do_remote_prefill"):
-            return submission
-        host, port, name = transfer.get("remote_host"), transfer.get("remote_port"), transfer.get("remote_request_id")
-        tokens = None
-        if isinstance(host, str) and isinstance(port, int) and isinstance(name, str):
-            tokens = await claim(host, port=port, name=name, wait_s=CLAIM_WAIT_S)
-        self.engine.counters.transfers += tokens is not None
-        self.engine.counters.transfers_failed += tokens is None
-        return Submission(**{**_fields(submission), "remote_prompt": tokens is not None})
 
     def render(self, call: Call, output: Output, *, streamed: bool) -> list[pb.GenerateResponse]:
         """See `Service.render`."""
@@ -91,7 +76,11 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             messages.append(pb.GenerateResponse(chunk=chunk))
         if output.finish is not None:
             complete = pb.GenerateComplete(
-                output_ids=output.ids, finish_reason=output.finish, input_logprobs=prompt_logprobs, **common, **_matched(output)
+                output_ids=output.ids,
+                finish_reason=output.finish,
+                input_logprobs=prompt_logprobs,
+                **common,
+                **({} if output.matched_eos else matched_fields(output)),
             )
             if call.submission.pin is not None and output.finish != "abort":
                 complete.kv_transfer_params_json = json.dumps(self._handoff(call))
@@ -125,7 +114,7 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             pad_token_id=model.pad_id,
             bos_token_id=model.bos_id,
             max_req_input_len=model.context_length - 1,
-            default_sampling_params_json=json.dumps(model.default_sampling) if model.default_sampling else "",
+            default_sampling_params_json=model.default_sampling_json,
         )
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
@@ -147,20 +136,7 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
         """Tells the load of the one rank."""
-        counters, options = self.engine.counters, self.engine.options
-        used, most = counters.blocks_used * options.block_size, options.kv_blocks * options.block_size
-        load = pb.SchedulerLoad(
-            num_running_reqs=counters.running,
-            num_waiting_reqs=counters.waiting,
-            num_total_reqs=counters.running + counters.waiting,
-            num_used_tokens=used,
-            max_total_num_tokens=most,
-            token_usage=used / most,
-            cache_hit_rate=counters.cached_tokens / max(1, counters.prompt_tokens),
-            utilization=counters.running / options.max_running,
-            max_running_requests=options.max_running,
-            num_waiting_uncached_tokens=counters.waiting_uncached_tokens,
-        )
+        load = pb.SchedulerLoad(**self.engine.load())
         return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=1, loads=[load])
 
     def _handoff(self, call: Call) -> JsonObject:
@@ -214,7 +190,7 @@ def _check(params: pb.SamplingParams) -> None:
         raise Refused("stop cannot contain an empty string")
 
 
-def _transfer(request: pb.GenerateRequest) -> JsonObject:
+def _parameters(request: pb.GenerateRequest) -> JsonObject:
     """Gives the connector's parameters, {} when there are none; Refused when they are not a JSON object."""
     if not request.kv_transfer_params_json:
         return {}
@@ -227,11 +203,12 @@ def _transfer(request: pb.GenerateRequest) -> JsonObject:
     return cast(JsonObject, value)
 
 
-def _matched(output: Output) -> dict[str, Any]:
-    """Gives the matched stop's field. An EOS token that the engine knows itself is not reported."""
-    if output.matched is None or output.matched_eos:
-        return {}
-    return {"matched_stop_str": output.matched} if isinstance(output.matched, str) else {"matched_token_id": output.matched}
+def _transfer(parameters: JsonObject) -> Transfer:
+    """Reads what `_handoff` of the prefill engine wrote. vLLM computes the prompt itself when the transfer fails."""
+    host, port, name = parameters.get("remote_host"), parameters.get("remote_port"), parameters.get("remote_request_id")
+    if isinstance(host, str) and isinstance(port, int) and isinstance(name, str):
+        return Transfer(host=host, port=port, name=name, required=False)
+    return Transfer(host="", port=0, name="", required=False)
 
 
 def _output_logprobs(ids: list[int], scores: list[Scores], top: int | None) -> pb.OutputLogProbs:
@@ -239,7 +216,3 @@ def _output_logprobs(ids: list[int], scores: list[Scores], top: int | None) -> p
     if top:
         message.top_logprobs.extend(pb.TopLogProbs(token_ids=others, values=values) for _, others, values in scores)
     return message
-
-
-def _fields(submission: Submission) -> dict[str, Any]:
-    return {name: getattr(submission, name) for name in submission.__struct_fields__}
