@@ -1,0 +1,184 @@
+"""Bounds on what a chat template may spend: processor time a render, and the size of any text, list or number it makes.
+
+A template comes with a model or from an operator, and may be wrong or hostile. Loops and calls are counted by code that `environment.py` puts
+into every compiled template; each few hundred steps the thread's processor time is looked at. Operations that could make something huge
+in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from threading import local
+from typing import Any
+
+from jinja2.exceptions import TemplateRuntimeError
+
+__all__ = ["Budget", "TooMuch", "bounded_concat", "bounded_filters", "check_call", "check_operator", "check_replace", "spend", "steps"]
+
+RENDER_SECONDS = 5.0
+STEPS_PER_LOOK = 256
+TEXT_CHARACTERS = 64 << 20
+NUMBER_BITS = 4096
+WIDTH = 10_000
+WIDE = re.compile(r"\d{5}|\*")
+PADDING_METHODS = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
+
+_current = local()
+
+
+class TooMuch(TemplateRuntimeError):
+    """The template spends more than a render may."""
+
+
+class Budget:
+    """The processor time of one render, for the thread that enters it. Renders may nest: the inner one has its own budget."""
+
+    def __init__(self, seconds: float = RENDER_SECONDS) -> None:
+        self._seconds = seconds
+        self._deadline = 0.0
+        self._outer: Budget | None = None
+        self.left = STEPS_PER_LOOK
+
+    def __enter__(self) -> "Budget":
+        self._deadline = time.thread_time() + self._seconds
+        self._outer = getattr(_current, "budget", None)
+        _current.budget = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.budget = self._outer
+
+    def look(self) -> None:
+        """Starts the next stretch of steps; TooMuch when the time is used up."""
+        if time.thread_time() > self._deadline:
+            raise TooMuch(f"the template ran for more than {self._seconds:g} s")
+        self.left = STEPS_PER_LOOK
+
+
+def spend() -> None:
+    """Counts one step of the render that this thread is in."""
+    budget: Budget | None = getattr(_current, "budget", None)
+    if budget is not None:
+        budget.left -= 1
+        if budget.left <= 0:
+            budget.look()
+
+
+class _Steps:
+    """An iterable that counts; it has a length where the original has one, for `loop.length` asks."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)  # type: ignore[arg-type]  # the TypeError of a generator is what the caller expects
+
+    def __iter__(self) -> Iterator[Any]:
+        budget: Budget | None = getattr(_current, "budget", None)
+        items = iter(self._items)
+        return items if budget is None else _counted(items, budget)
+
+
+def _counted(items: Iterator[Any], budget: Budget) -> Iterator[Any]:
+    for item in items:
+        budget.left -= 1
+        if budget.left <= 0:
+            budget.look()
+        yield item
+
+
+def steps(items: Iterable[Any]) -> Iterable[Any]:
+    """Gives an iterable of the same items that counts each as one step."""
+    return _Steps(items)
+
+
+def bounded_concat(parts: Iterable[str]) -> str:
+    """Joins texts; TooMuch before memory is taken for more than TEXT_CHARACTERS."""
+    known: list[str] = []
+    total = 0
+    for part in parts:
+        total += len(part)
+        if total > TEXT_CHARACTERS:
+            raise TooMuch(f"the template makes more than {TEXT_CHARACTERS} characters")
+        known.append(part)
+    return "".join(known)
+
+
+def check_operator(operator: str, left: Any, right: Any) -> None:
+    """Raises TooMuch when the result of a binary operator would be huge."""
+    if operator == "+":
+        if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+            _check_size(len(left) + len(right))
+    elif operator == "*":
+        for items, times in ((left, right), (right, left)):
+            if isinstance(times, int) and isinstance(items, str | list | tuple):
+                _check_size(len(items) * times)
+        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > NUMBER_BITS:
+            raise TooMuch("the template makes too large a number")
+    elif operator == "**":
+        if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > NUMBER_BITS:
+            raise TooMuch("the template makes too large a number")
+    elif operator == "%" and isinstance(left, str):
+        _check_format(left)
+
+
+def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TooMuch when a text's method would make something huge."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "")
+    if name in ("format", "format_map") and hasattr(function, "__wrapped__"):
+        owner = getattr(function.__wrapped__, "__self__", "")
+        _check_format(str(owner))
+        _check_numbers([*args, *kwargs.values()])
+    elif not isinstance(owner, str):
+        return
+    elif name in PADDING_METHODS:
+        _check_numbers([*args, *kwargs.values()])
+    elif name == "replace" and len(args) >= 2:
+        check_replace(owner, args[0], args[1])
+    elif name == "join" and args and isinstance(args[0], list | tuple):
+        _check_size(sum(len(part) for part in args[0] if isinstance(part, str)) + len(owner) * len(args[0]))
+
+
+def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Gives those of Jinja's filters that could make something huge, with a check before each."""
+
+    def numbers(original: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
+            _check_numbers([*args, *kwargs.values()])
+            return original(value, *args, **kwargs)
+
+        return checked
+
+    def formatted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
+            _check_format(str(value))
+            return original(value, *args, **kwargs)
+
+        return checked
+
+    bounded = {name: numbers(filters[name]) for name in ("center", "indent", "batch", "slice", "truncate", "round")}
+    return bounded | {"format": formatted(filters["format"])}
+
+
+def check_replace(text: Any, old: Any, new: Any) -> None:
+    """Raises TooMuch when a replacement would make something huge."""
+    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str) and len(new) > len(old):
+        _check_size(len(text) + text.count(old) * len(new))
+
+
+def _check_size(size: int) -> None:
+    if size > TEXT_CHARACTERS:
+        raise TooMuch(f"the template makes more than {TEXT_CHARACTERS} characters")
+
+
+def _check_numbers(values: list[Any]) -> None:
+    if any(isinstance(value, int) and abs(value) > WIDTH for value in values):
+        raise TooMuch(f"the template pads to more than {WIDTH} characters")
+
+
+def _check_format(text: str) -> None:
+    if WIDE.search(text):
+        raise TooMuch(f"the template pads to more than {WIDTH} characters")
