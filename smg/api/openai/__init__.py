@@ -1,1 +1,3 @@
-"""Placeholder."""
+"""The OpenAI surface: chat completions and completions."""
+
+__all__: list[str] = []

@@ -43,8 +43,9 @@ class ChatStream:
             case Content(choice, text, scores):
                 return self._delta(choice, b'{"content":%b}' % encode(text), scores) if text or scores else b""
             case Reasoning(choice, text, scores):
-                wanted = self._reasoning and (text or scores)
-                return self._delta(choice, b'{"reasoning_content":%b}' % encode(text), scores) if wanted else b""
+                if not self._reasoning or not (text or scores):
+                    return b""
+                return self._delta(choice, b'{"reasoning_content":%b}' % encode(text) if text else b"{}", scores)
             case ToolCall(choice, index, call_id, name, scores):
                 function = {"name": name, "arguments": ""}
                 call = {"index": index, "id": call_id, "type": "function", "function": function}

@@ -35,8 +35,8 @@ class _Choice:
     def message(self) -> dict[str, object]:
         content = "".join(self.content)
         message: dict[str, object] = {"role": "assistant", "content": content if content or not self.calls else None, "refusal": None}
-        if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
+        if reasoning := "".join(self.reasoning):
+            message["reasoning_content"] = reasoning
         if self.calls:
             message["tool_calls"] = [call.fields() for call in self.calls.values()]
         return message

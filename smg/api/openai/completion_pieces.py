@@ -46,16 +46,22 @@ class CompletionPieces:
         """Gives the pieces for these events. With echo and logprobs nothing is given until the prompt's logprobs are there."""
         pieces: list[Piece] = []
         for event in events:
-            if isinstance(event, PromptLogprobs) and self._waiting:
-                self._prompt_scores, self._waiting = event.entries, False
-                held, self._held = self._held, []
-                for earlier in held:
-                    self._take(earlier, pieces)
-            elif self._waiting and not isinstance(event, Started | Usage):
+            if self._waiting and isinstance(event, PromptLogprobs | Usage):
+                self._release(event, pieces)
+            if self._waiting and not isinstance(event, Started):
                 self._held.append(event)
             else:
                 self._take(event, pieces)
         return pieces
+
+    def _release(self, event: PromptLogprobs | Usage, pieces: list[Piece]) -> None:
+        """`Usage` is the end: an engine that never gave the prompt's logprobs must not cost the text."""
+        self._waiting = False
+        if isinstance(event, PromptLogprobs):
+            self._prompt_scores = event.entries
+        held, self._held = self._held, []
+        for earlier in held:
+            self._take(earlier, pieces)
 
     def _take(self, event: Event, pieces: list[Piece]) -> None:
         match event:
