@@ -8,16 +8,16 @@ stream without its last events.
 import asyncio
 import time
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, cast
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from smg.sim.chat import TextStream, render_chat
 from smg.sim.http import HttpRequest, HttpServer, Reply
 from smg.sim.output import Scores
 from smg.sim.protocol.base import VERSION, Engine
-from smg.sim.request import Call, Output, Refused, Submission
+from smg.sim.request import Call, Finish, Output, Refused, Submission
 from smg.sim.script import Fault
 from smg.types.json import Json, JsonObject
 
@@ -44,10 +44,10 @@ class Body(Struct, frozen=True):
     """A completion request, of either kind; what is not known is ignored, as engines do."""
 
     model: str = ""
-    messages: list[JsonObject] | None = None
+    messages: Raw = Raw(b"null")
     prompt: str | list[int] | None = None
-    tools: list[JsonObject] | None = None
-    chat_template_kwargs: JsonObject = {}
+    tools: Raw = Raw(b"null")
+    chat_template_kwargs: Raw = Raw(b"{}")
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int = 0
@@ -172,13 +172,14 @@ class Servicer:
         """Gives the prompt's ids, whichever way it was given."""
         if isinstance(body.prompt, list):
             return body.prompt
-        if body.messages is None and body.prompt is None:
+        if isinstance(body.prompt, str):
+            return self.engine.model.encode(body.prompt)
+        messages, tools, kwargs = (_json(raw) for raw in (body.messages, body.tools, body.chat_template_kwargs))
+        if not messages:
             raise Refused("neither messages nor prompt is set")
-        if body.messages is None:
-            return self.engine.model.encode(str(body.prompt))
-        messages: list[Json] = list(body.messages)
-        tools: Json = list(body.tools) if body.tools else None
-        return self.engine.model.encode(render_chat(self.engine.model, messages=messages, tools=tools, kwargs=body.chat_template_kwargs))
+        if not isinstance(kwargs, dict):
+            raise Refused("chat_template_kwargs is not an object")
+        return self.engine.model.encode(render_chat(self.engine.model, messages=messages, tools=tools, kwargs=kwargs))
 
     async def _tokenize(self, request: HttpRequest, reply: Reply) -> None:
         try:
@@ -218,15 +219,16 @@ def add_to_server(servicer: Servicer, server: HttpServer) -> None:
     server.handler = servicer.handle
 
 
-class _Choice(Struct):
+class _Choice:
     """One choice so far."""
 
-    stream: TextStream
-    text: str = ""
-    ids: list[int] = []
-    logprobs: list[JsonObject] = []
-    finish: Literal["stop", "length", "abort"] | None = None
-    matched: str | int | None = None
+    def __init__(self, stream: TextStream) -> None:
+        self.stream = stream
+        self.text = ""
+        self.ids: list[int] = []
+        self.logprobs: list[JsonObject] = []
+        self.finish: Finish | None = None
+        self.matched: str | int | None = None
 
 
 class _Answer:
@@ -240,7 +242,7 @@ class _Answer:
         self._created = int(time.time())
         skip, keep = body.skip_special_tokens, body.include_stop_str_in_output
         self._choices = [
-            _Choice(stream=TextStream(engine.model, stop=_stops(body), keep_stop=keep, skip_special_tokens=skip)) for _ in range(body.n)
+            _Choice(TextStream(engine.model, stop=_stops(body), keep_stop=keep, skip_special_tokens=skip)) for _ in range(body.n)
         ]
 
     def add(self, output: Output) -> list[JsonObject]:
@@ -308,7 +310,11 @@ def _stops(body: Body) -> tuple[str, ...]:
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
 
 
-def _logprobs(scored: list[JsonObject]) -> JsonObject | None:
+def _json(raw: Raw) -> Json:
+    return cast(Json, msgspec.json.decode(raw))
+
+
+def _logprobs(scored: list[JsonObject]) -> Json:
     content: list[Json] = list(scored)
     return {"content": content} if content else None
 
