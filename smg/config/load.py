@@ -6,9 +6,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+import smg.config.files
 from smg.config.check import Mistake, find_mistakes, find_warnings
 from smg.config.environment import read_environment
-from smg.config.files import DEFAULT_FILE, config_files, read_file
+from smg.config.files import config_files, read_file
 from smg.config.flags import FlagReader
 from smg.config.settings import Settings
 from smg.config.tree import Config
@@ -28,12 +29,12 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
 
 def load(
-    arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None, default_file: Path = DEFAULT_FILE, check: bool = True
+    arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None, default_file: Path | None = None, check: bool = True
 ) -> Loaded:
     """Reads every layer and checks the whole (`check=False`: each value for itself only). Raises ConfigError with all mistakes at once."""
     flags = FlagReader(arguments)
     settings = Settings()
-    files = [] if flags.help else config_files(flags.files, default=default_file)
+    files = [] if flags.help else config_files(flags.files, default=default_file or smg.config.files.DEFAULT_FILE)
     for path in files:
         read_file(path, settings)
     read_environment({} if flags.help else environment if environment is not None else os.environ, settings)

@@ -13,13 +13,6 @@ from smg.config import Config
 from smg.errors import ConfigError, EngineUnavailable
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of the machine that the tests run on must not reach them."""
-    for name in ("SMG_SERVER_PORT", "SMG_ENGINES_WORKER_URLS", "SMG_MODEL_MODEL_PATH"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configurations that a stand-in for the supervisor was started with."""
