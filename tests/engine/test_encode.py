@@ -82,14 +82,14 @@ def test_zero_temperature_is_sent(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ENGINES.names())
 def test_stop_strings_only_where_they_are_taken(runtime: str) -> None:
-    job = request(stop=("x",))
+    job = request(stop=("halt here",))
     message = encoded(runtime, job)
     found = {"vllm": lambda: message.sampling_params.stop, "trtllm": lambda: message.stop}.get(runtime)
     assert ENGINES.get(runtime).features.stop_strings is (found is not None)
     if found is not None:
-        assert list(found()) == ["x"]
+        assert list(found()) == ["halt here"]
     else:
-        assert b"\x01x" not in message.SerializeToString()
+        assert b"halt here" not in message.SerializeToString()
 
 
 @pytest.mark.parametrize(("runtime", "key"), [("vllm", 5), ("mlx", 5), ("sglang", "5"), ("tokenspeed", "5")])
