@@ -2,6 +2,8 @@
 
 import os
 
-__all__ = ["NO_EXT"]
+__all__ = ["NO_EXT", "NativeShm"]
 
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
+
+from smg_ext.shm import Shm as NativeShm  # noqa: E402  a re-export
