@@ -65,6 +65,8 @@ class Exchange:
             expiry.cancel()
             if self._watcher:
                 self._watcher.cancel()
+            # An error's traceback can keep this object alive for a while, and the body's socket with it.
+            self._protocol = self._task = None
 
     async def _guarded(self) -> Reply | StreamReply:
         try:
