@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from smg.registry import Registry
+from smg.types.candidate import Candidate
 from smg.types.job import Routing
 
 __all__ = ["POLICIES", "Candidate", "Policy", "RouteRequest"]
-
-
-class Candidate(Struct, frozen=True):
-    """An engine that is Ready and whose breaker lets requests through. Loads are summed over all worker processes."""
-
-    slot: int
-    url: str
-    requests: int
-    tokens: int
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
