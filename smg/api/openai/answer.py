@@ -16,7 +16,7 @@ from smg.errors import EngineError, InvalidValue
 from smg.types.event import FinishReason, TokenLogprob, Usage
 from smg.types.openai.common import GenerationFields
 
-__all__ = ["Head", "answer_id", "chat_logprobs", "finish_reason", "open_head", "usage_fields", "wants_usage"]
+__all__ = ["Head", "answer_id", "chat_logprobs", "finish_reason", "finite", "open_head", "usage_fields", "wants_usage"]
 
 # JSON has no -inf; OpenAI writes this for a token that could not be sampled.
 IMPOSSIBLE = -9999.0

@@ -7,7 +7,7 @@ from smg.errors import InvalidValue, Unimplemented
 from smg.types.json import JsonObject
 from smg.types.openai.chat import Tool, ToolChoice
 
-__all__ = ["checked_tools", "chosen_tools"]
+__all__ = ["MODES", "checked_tools", "chosen_tools"]
 
 MAX_TOOLS = 1024
 MODES = ("none", "auto", "required")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["GenerationFields", "JsonSchemaFormat", "ResponseFormat", "SchemaSpec", "StreamOptions", "StructuredOutputs"]
+__all__ = ["GenerationFields", "JsonSchemaFormat", "RawObject", "ResponseFormat", "SchemaSpec", "StreamOptions", "StructuredOutputs"]
 
 # msgspec cannot resolve the recursive alias of smg.types.json; `object` means any JSON value here.
 RawObject: TypeAlias = dict[str, object]
