@@ -9,7 +9,7 @@ from setuptools.command.sdist import sdist
 
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
-MODULES = ["shm"]
+MODULES: dict[str, list[str]] = {"plane": ["nghttp2"], "shm": [], "stream": [], "text": [], "wire": []}  # name -> C libraries
 
 
 def make_protos() -> None:
@@ -61,5 +61,8 @@ class SourceArchive(sdist):
 
 setup(
     cmdclass={"build_py": BuildPython, "build_ext": BuildExtensions, "sdist": SourceArchive},
-    ext_modules=[Extension(f"smg_ext.{name}", [f"smg_ext/{name}.pyx"], extra_compile_args=["-O2", "-std=c11"]) for name in MODULES],
+    ext_modules=[
+        Extension(f"smg_ext.{name}", [f"smg_ext/{name}.pyx"], libraries=libraries, extra_compile_args=["-O2", "-std=c11"])
+        for name, libraries in MODULES.items()
+    ],
 )

@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -227,6 +226,13 @@ def test_top_level() -> None:
     assert not surplus, f"not a name of the top level: {surplus}"
 
 
+def test_setup_builds_every_native_module() -> None:
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    [listed] = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "MODULES"]
+    assert isinstance(listed, ast.Dict)
+    assert sorted(ast.literal_eval(key) for key in listed.keys if key) == sorted(path.stem for path in PYX)
+
+
 @pytest.mark.parametrize("path", PYX, ids=lambda path: path.stem)
 def test_stub(path: pathlib.Path) -> None:
     """The hand-written stub names what the built module has, with the same signatures."""
@@ -241,13 +247,14 @@ def test_stub(path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(not PYX, reason="no Cython module")
-def test_stubs_agree_with_modules() -> None:
+def test_stubs_agree_with_modules(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("mypy.stubtest", reason="mypy is not installed: pip install 'smg[dev]'")
     modules = [
         f"smg_ext.{path.stem}" for path in PYX if path.with_suffix(".pyi").exists() and importlib.util.find_spec(f"smg_ext.{path.stem}")
     ]
-    if not modules:
-        warnings.warn("no stub to test", stacklevel=1)
-    command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-disjoint-bases", *modules]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=55)
+    assert modules, "no native module is built"
+    tolerated = tmp_path / "tolerated"
+    tolerated.write_text(r"smg_ext\..*\.__init__" + "\n")  # a class's __cinit__ tells no signature
+    flags = ["--concise", "--ignore-disjoint-bases", "--ignore-unused-allowlist", "--allowlist", str(tolerated)]
+    done = subprocess.run([sys.executable, "-m", "mypy.stubtest", *flags, *modules], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
