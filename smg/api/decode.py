@@ -53,14 +53,14 @@ async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
     return parse(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(parse, body)
 
 
-def convert(value: object, wanted: type[T], *, at: str) -> T:
+def convert(value: object, wanted: type[T], *, at: str = "") -> T:
     """Checks a part that was decoded untyped. `at` is its place in the body, as error messages shall name it."""
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
         raise described(error, at=at) from error
     except RecursionError as error:
-        raise InvalidValue(f"{at} is nested too deeply", param=at) from error
+        raise InvalidValue(f"{at or 'the body'} is nested too deeply", param=at or None) from error
 
 
 def described(error: msgspec.ValidationError, *, at: str = "") -> SmgError:

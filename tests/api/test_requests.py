@@ -248,7 +248,7 @@ def test_arguments_that_templates_can_use(arguments):
     "fields",
     [
         {"audio": {"voice": "x"}}, {"modalities": ["text", "audio"]}, {"web_search_options": {}}, {"functions": [{"name": "f"}]},
-        {"lora_path": "x"}, {"prompt_logprobs": 1}, {"use_beam_search": True}, {"cache_salt": "s"}, {"echo": True},
+        {"lora_path": "x"}, {"prompt_logprobs": 0}, {"use_beam_search": True}, {"cache_salt": "s"}, {"echo": True},
         {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, {"bad_words": ["x"]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
     ],

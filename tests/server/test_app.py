@@ -226,7 +226,11 @@ def test_a_client_that_leaves_ends_the_run(fields, script, early):
     assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
 
 
-def test_a_client_that_leaves_a_running_stream_ends_the_run():
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_client_that_leaves_a_running_stream_ends_the_run(watched, monkeypatch):
+    """The next write finds out too, where the watch has not begun."""
+    if not watched:
+        monkeypatch.setattr(exchange_module, "WATCH_AFTER_S", 60.0)
     endless = [[STARTED], *[[Content(0, "a")]] * 100_000]
     app, pipeline = make_app(endless)
 

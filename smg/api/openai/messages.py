@@ -12,6 +12,7 @@ from smg.types.openai.chat import (
     FunctionCallSpec,
     FunctionMessage,
     Message,
+    Messages,
     RefusalPart,
     TextPart,
     ToolCallSpec,
@@ -28,9 +29,9 @@ def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...
     if not messages:
         raise InvalidValue("messages must not be empty", param="messages")
     for i, raw in enumerate(messages):
-        at = f"messages[{i}]"
-        _check_names(raw, at=at)
-        _check_message(convert(raw, Message, at=at), at=at)  # type: ignore[arg-type]  # a union is a type to msgspec
+        _check_names(raw, at=f"messages[{i}]")
+    for i, message in enumerate(convert({"messages": messages}, Messages).messages):
+        _check_message(message, at=f"messages[{i}]")
     return cast(tuple[JsonObject, ...], tuple(messages))
 
 

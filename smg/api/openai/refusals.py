@@ -41,10 +41,15 @@ UNBUILT = {
 }
 
 
+ASKING_WHEN_EMPTY = frozenset({"web_search_options"})
+
+
 def refuse_unbuilt(request: object) -> None:
     """Raises Unimplemented for the first field that asks for something SMG does not do."""
     for name, what in UNBUILT.items():
         value = getattr(request, name, None)
-        if value is None or value is False or value == [] or value == "" or (value == {} and name != "web_search_options"):
+        if value is None or value is False:
+            continue
+        if value in ("", [], {}) and name not in ASKING_WHEN_EMPTY:
             continue
         raise Unimplemented(f"{name} is not supported: {what} is not built", param=name)

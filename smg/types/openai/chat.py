@@ -17,6 +17,7 @@ __all__ = [
     "FunctionMessage",
     "FunctionSpec",
     "Message",
+    "Messages",
     "NamedFunction",
     "Part",
     "RefusalPart",
@@ -126,6 +127,12 @@ class FunctionMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag="
 
 
 Message: TypeAlias = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+
+
+class Messages(Struct, frozen=True, kw_only=True):
+    """All of them: msgspec knows a struct's fields once and for all, and would look at a bare union's members at every call."""
+
+    messages: list[Message]
 
 
 class FunctionSpec(Struct, frozen=True, kw_only=True):
