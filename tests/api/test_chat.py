@@ -179,6 +179,27 @@ def test_a_named_call_ends_with_stop_as_at_openai():
     assert same(script, tools=[WEATHER], tool_choice="required")[0]["finish"] == "tool_calls"
 
 
+def test_functions_are_answered_with_one_function_call():
+    calls = [ToolCall(0, 0, "c", "f"), ToolArguments(0, 0, '{"a"'), ToolArguments(0, 0, ":1}"), ToolCall(0, 1, "d", "f")]
+    script = [[STARTED], calls, [Finished(0, "tool_calls"), USAGE]]
+    choice = whole(script, functions=[{"name": "f"}])["choices"][0]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "function_call": {"name": "f", "arguments": '{"a":1}'},
+    }
+    assert choice["finish_reason"] == "function_call"
+    chunks = [chunk["choices"][0] for chunk in stream(script, functions=[{"name": "f"}])]
+    assert [chunk["delta"] for chunk in chunks[1:]] == [
+        {"function_call": {"name": "f", "arguments": ""}},
+        {"function_call": {"arguments": '{"a"'}},
+        {"function_call": {"arguments": ":1}"}},
+        {},
+    ]
+    assert chunks[-1]["finish_reason"] == "function_call"
+
+
 def test_logprobs_carry_true_bytes():
     half = TokenLogprob(5, b"\xf0\x9f", -0.25, (TopLogprob(5, b"\xf0\x9f", -0.25), TopLogprob(6, b"a", float("-inf"))))
     rest = TokenLogprob(7, b"\xa4\xa3", -0.5)

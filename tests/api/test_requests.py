@@ -51,7 +51,7 @@ def test_the_other_fields_reach_the_job():
     made = job(
         stop="###", stop_token_ids=[5], include_stop_str_in_output=True, skip_special_tokens=False, spaces_between_special_tokens=False,
         logprobs=True, top_logprobs=3, priority=-2, user="u", max_completion_tokens=5, max_tokens=7, stream=True, top_k=0,
-        chat_template="T", chat_template_kwargs={"a": 1}, reasoning_effort="high", add_generation_prompt=False, documents=[{"text": "d"}],
+        chat_template="rag", chat_template_kwargs={"a": 1}, reasoning_effort="high", add_generation_prompt=False, documents=[{"text": "d"}],
         separate_reasoning=False, stream_reasoning=False, parallel_tool_calls=False, add_special_tokens=True,
     )  # fmt: skip
     assert made.stops == Stops(strings=("###",), token_ids=(5,), include_in_output=True)
@@ -60,7 +60,7 @@ def test_the_other_fields_reach_the_job():
     assert (made.sampling.max_tokens, made.sampling.top_k, made.stream) == (5, -1, True)
     assert (made.skip_special_tokens, made.spaces_between_special_tokens) == (False, False)
     source = made.input
-    assert (source.chat_template, source.template_kwargs) == ("T", {"a": 1, "reasoning_effort": "high"})
+    assert (source.chat_template, source.template_kwargs) == ("rag", {"a": 1, "reasoning_effort": "high"})
     assert (source.add_generation_prompt, source.documents, source.add_special_tokens) == (False, ({"text": "d"},), True)
     assert (source.separate_reasoning, source.stream_reasoning, source.parallel_tool_calls) == (False, False, False)
 
@@ -103,6 +103,13 @@ def test_no_effort_turns_thinking_off_unless_the_client_says_otherwise():
 def test_tool_choice(choice, names, neutral):
     source = job(tools=[WEATHER, TIME], tool_choice=choice).input
     assert ([tool["function"]["name"] for tool in source.tools], source.tool_choice) == (names, neutral)
+
+
+@pytest.mark.parametrize(("choice", "neutral"), [(None, "auto"), ("none", "none"), ("auto", "auto"), ({"name": "f"}, "f")])
+def test_functions_are_tools(choice, neutral):
+    source = job(functions=[{"name": "f", "parameters": {}}], function_call=choice).input
+    assert source.tools == ({"type": "function", "function": {"name": "f", "parameters": {}}},)
+    assert (source.tool_choice, source.parallel_tool_calls) == (neutral, False)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +236,19 @@ def test_routing_headers():
             "continue_final_message",
             "continue_final_message and add_generation_prompt cannot both be true",
         ),
+        ({"chat_template": "{{ x }}"}, "chat_template", "chat_template must name one of the model's templates; template text is not taken"),
+        ({"functions": [{}]}, "functions[0].name", "functions[0].name is required"),
+        (
+            {"functions": [{"name": "f"}], "tools": [WEATHER]},
+            "functions",
+            "functions and function_call cannot be given together with tools and tool_choice",
+        ),
+        (
+            {"functions": [{"name": "f"}], "function_call": {"name": "g"}},
+            "function_call.name",
+            "function_call names the function 'g', which is not in functions",
+        ),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call", "function_call must be none, auto or an object"),
         ({"rid": "a\nb"}, "rid", "rid must have at most 128 printable characters"),
     ],
 )
@@ -247,7 +267,7 @@ def test_arguments_that_templates_can_use(arguments):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"audio": {"voice": "x"}}, {"modalities": ["text", "audio"]}, {"web_search_options": {}}, {"functions": [{"name": "f"}]},
+        {"audio": {"voice": "x"}}, {"modalities": ["text", "audio"]}, {"web_search_options": {}},
         {"lora_path": "x"}, {"prompt_logprobs": 0}, {"use_beam_search": True}, {"cache_salt": "s"}, {"echo": True},
         {"tools": [{"type": "custom", "custom": {"name": "x"}}]}, {"bad_words": ["x"]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},

@@ -10,18 +10,19 @@ from smg.api.base import Reply, Request, Services, StreamReply
 from smg.api.decode import check_depth, decode, parsed
 from smg.api.openai.answer import answer_id, open_head, wants_usage
 from smg.api.openai.chat_stream import ChatStream
+from smg.api.openai.chat_switches import Switches
 from smg.api.openai.chat_whole import ChatWhole
 from smg.api.openai.constraints import constraint
 from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, routing, sampling, stops
 from smg.api.openai.messages import checked_messages
 from smg.api.openai.refusals import refuse_unbuilt
-from smg.api.openai.tools import MODES, checked_tools, chosen_tools
+from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tools
 from smg.errors import InvalidValue, Unimplemented
 from smg.types.job import ChatInput, Job, Logprobs
 from smg.types.json import JsonObject
 from smg.types.openai.chat import ChatRequest
 
-__all__ = ["chat_completions", "parse", "template_kwargs", "to_job"]
+__all__ = ["chat_completions", "check_template", "parse", "template_kwargs", "to_job"]
 
 DECODER = msgspec.json.Decoder(ChatRequest)
 
@@ -38,12 +39,17 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     usage = wants_usage(request)
     job = to_job(request, http, answer=answer, timeout_s=services.config.server.request_timeout_s)
     head = open_head(request, services, answer=answer, kind="chat.completion.chunk" if request.stream else "chat.completion")
-    choices, logprobs = job.sampling.n, job.logprobs.output is not None
-    reasoning, named = request.include_reasoning is not False, cast(ChatInput, job.input).tool_choice not in MODES
+    switches = Switches(
+        choices=job.sampling.n,
+        usage=usage,
+        logprobs=job.logprobs.output is not None,
+        reasoning=request.include_reasoning is not False,
+        named_choice=cast(ChatInput, job.input).tool_choice not in MODES,
+        legacy=request.functions is not None,
+    )
     if request.stream:
-        stream = ChatStream(head, choices=choices, usage=usage, logprobs=logprobs, reasoning=reasoning, named_choice=named)
-        return StreamReply(chunks=_chunks(job, services, stream), surface="openai")
-    whole = ChatWhole(head, choices=choices, logprobs=logprobs, reasoning=reasoning, named_choice=named)
+        return StreamReply(chunks=_chunks(job, services, ChatStream(head, switches)), surface="openai")
+    whole = ChatWhole(head, switches)
     async with aclosing(services.pipeline.run(job)) as batches:  # type: ignore[type-var]
         async for events in batches:
             whole.feed(events)
@@ -107,12 +113,13 @@ def template_kwargs(given: dict[str, object] | None, effort: str | None) -> Json
 def _input(request: ChatRequest) -> ChatInput:
     if request.continue_final_message and request.add_generation_prompt:
         raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
-    tools, choice = chosen_tools(checked_tools(request.tools), request.tool_choice)
+    check_template(request.chat_template)
+    tools, choice = _tools(request)
     return ChatInput(
         messages=checked_messages(request.messages),
         tools=tools,
         tool_choice=choice,
-        parallel_tool_calls=request.parallel_tool_calls is not False,
+        parallel_tool_calls=request.parallel_tool_calls is not False and request.functions is None,
         documents=cast(tuple[JsonObject, ...], tuple(request.documents or ())),
         template_kwargs=template_kwargs(request.chat_template_kwargs, request.reasoning_effort),
         chat_template=request.chat_template,
@@ -122,6 +129,20 @@ def _input(request: ChatRequest) -> ChatInput:
         separate_reasoning=request.separate_reasoning is not False,
         stream_reasoning=request.stream_reasoning is not False,
     )
+
+
+def _tools(request: ChatRequest) -> tuple[tuple[JsonObject, ...], str]:
+    if request.functions is None and request.function_call is None:
+        return chosen_tools(checked_tools(request.tools), request.tool_choice)
+    if request.tools or request.tool_choice is not None:
+        raise InvalidValue("functions and function_call cannot be given together with tools and tool_choice", param="functions")
+    return legacy_tools(request.functions, request.function_call)
+
+
+def check_template(template: str | None) -> None:
+    """Refuses template text: a template is a program, and one from a client could run for ever. Names of the model's own are taken."""
+    if template and ("{" in template or "\n" in template):
+        raise InvalidValue("chat_template must name one of the model's templates; template text is not taken", param="chat_template")
 
 
 def _logprobs(request: ChatRequest) -> Logprobs:

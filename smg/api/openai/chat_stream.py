@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smg.api.openai.answer import Head, chat_logprobs, finish_reason, usage_fields
+from smg.api.openai.answer import Head, chat_logprobs, usage_fields
+from smg.api.openai.chat_switches import Switches
 from smg.api.sse import DONE
 from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, ToolArguments, ToolCall, Usage
 
@@ -14,16 +15,12 @@ encode = msgspec.json.encode
 
 
 class ChatStream:
-    """The bytes of all events of one list are one write. `named_choice`: the client named the function, so its call ends with `stop`."""
+    """The bytes of all events of one list are one write."""
 
-    def __init__(self, head: Head, *, choices: int, usage: bool, logprobs: bool, reasoning: bool, named_choice: bool) -> None:
+    def __init__(self, head: Head, switches: Switches) -> None:
         self._prefix = b"data: " + head.prefix()
-        self._tail = b',"usage":null}\n\n' if usage else b"}\n\n"
-        self._choices = choices
-        self._usage = usage
-        self._logprobs = logprobs
-        self._reasoning = reasoning
-        self._named_choice = named_choice
+        self._tail = b',"usage":null}\n\n' if switches.usage else b"}\n\n"
+        self._switches = switches
         self._opened = False
 
     def feed(self, events: Sequence[Event]) -> bytes:
@@ -31,7 +28,7 @@ class ChatStream:
         parts = [part for event in events if (part := self._chunk(event))]
         if parts and not self._opened:
             self._opened = True
-            parts[:0] = [self._delta(i, b'{"role":"assistant","content":""}', ()) for i in range(self._choices)]
+            parts[:0] = [self._delta(i, b'{"role":"assistant","content":""}', ()) for i in range(self._switches.choices)]
         return b"".join(parts)
 
     def end(self) -> bytes:
@@ -43,17 +40,20 @@ class ChatStream:
             case Content(choice, text, scores):
                 return self._delta(choice, b'{"content":%b}' % encode(text), scores) if text or scores else b""
             case Reasoning(choice, text, scores):
-                if not self._reasoning or not (text or scores):
+                if not self._switches.reasoning or not (text or scores):
                     return b""
                 return self._delta(choice, b'{"reasoning_content":%b}' % encode(text) if text else b"{}", scores)
             case ToolCall(choice, index, call_id, name, scores):
                 function = {"name": name, "arguments": ""}
                 call = {"index": index, "id": call_id, "type": "function", "function": function}
-                return self._delta(choice, encode({"tool_calls": [call]}), scores)
+                return self._call(choice, index, {"tool_calls": [call]}, {"function_call": function}, scores)
             case ToolArguments(choice, index, text, scores):
                 if not text and not scores:
                     return b""
-                return self._delta(choice, b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (index, encode(text)), scores)
+                function = {"arguments": text}
+                return self._call(
+                    choice, index, {"tool_calls": [{"index": index, "function": function}]}, {"function_call": function}, scores
+                )
             case Finished():
                 return self._finish(event)
             case Usage():
@@ -61,22 +61,25 @@ class ChatStream:
             case _:
                 return b""
 
+    def _call(self, choice: int, index: int, call: object, legacy_call: object, scores: Sequence[TokenLogprob]) -> bytes:
+        if not self._switches.legacy:
+            return self._delta(choice, encode(call), scores)
+        return self._delta(choice, encode(legacy_call), scores) if index == 0 else b""
+
     def _delta(self, choice: int, delta: bytes, scores: Sequence[TokenLogprob]) -> bytes:
         logprobs = b"null"
-        if self._logprobs and scores:
+        if self._switches.logprobs and scores:
             logprobs = b'{"content":%b,"refusal":null}' % encode(chat_logprobs(scores))
         body = b',"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}]' % (choice, delta, logprobs)
         return self._prefix + body + self._tail
 
     def _finish(self, event: Finished) -> bytes:
-        reason = finish_reason(event.reason)
-        if self._named_choice and reason == "tool_calls":
-            reason = "stop"
+        reason = self._switches.reason(event.reason)
         matched = b"" if event.matched_stop is None else b',"matched_stop":' + encode(event.matched_stop)
         body = b',"choices":[{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b%b}]' % (event.choice, encode(reason), matched)
         return self._prefix + body + self._tail
 
     def _usage_chunk(self, usage: Usage) -> bytes:
-        if not self._usage:
+        if not self._switches.usage:
             return b""
         return self._prefix + b',"choices":[],"usage":%b}\n\n' % encode(usage_fields(usage))

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smg.api.openai.answer import Head, chat_logprobs, finish_reason, usage_fields
+from smg.api.openai.answer import Head, chat_logprobs, usage_fields
+from smg.api.openai.chat_switches import Switches
 from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, ToolArguments, ToolCall, Usage
 
 __all__ = ["ChatWhole"]
@@ -18,8 +19,11 @@ class _Call:
         self.name = name
         self.arguments: list[str] = []
 
+    def function(self) -> dict[str, object]:
+        return {"name": self.name, "arguments": "".join(self.arguments)}
+
     def fields(self) -> dict[str, object]:
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": "".join(self.arguments)}}
+        return {"id": self.id, "type": "function", "function": self.function()}
 
 
 class _Choice:
@@ -31,26 +35,27 @@ class _Choice:
         self.calls: dict[int, _Call] = {}
         self.scores: list[TokenLogprob] = []
         self.finish: Finished | None = None
+        self.reason: str | None = None
 
-    def message(self) -> dict[str, object]:
+    def message(self, *, legacy: bool) -> dict[str, object]:
         content = "".join(self.content)
         message: dict[str, object] = {"role": "assistant", "content": content if content or not self.calls else None, "refusal": None}
         if reasoning := "".join(self.reasoning):
             message["reasoning_content"] = reasoning
-        if self.calls:
+        if self.calls and legacy:
+            message["function_call"] = self.calls[0].function()
+        elif self.calls:
             message["tool_calls"] = [call.fields() for call in self.calls.values()]
         return message
 
 
 class ChatWhole:
-    """Collects what `ChatStream` would send; takes the same switches."""
+    """Collects what `ChatStream` would send."""
 
-    def __init__(self, head: Head, *, choices: int, logprobs: bool, reasoning: bool, named_choice: bool) -> None:
+    def __init__(self, head: Head, switches: Switches) -> None:
         self._head = head
-        self._logprobs = logprobs
-        self._reasoning = reasoning
-        self._named_choice = named_choice
-        self._choices = [_Choice() for _ in range(choices)]
+        self._switches = switches
+        self._choices = [_Choice() for _ in range(switches.choices)]
         self._usage: Usage | None = None
 
     def feed(self, events: Sequence[Event]) -> None:
@@ -70,7 +75,7 @@ class ChatWhole:
                 self._choices[choice].content.append(text)
                 self._choices[choice].scores += scores
             case Reasoning(choice, text, scores):
-                if self._reasoning:
+                if self._switches.reasoning:
                     self._choices[choice].reasoning.append(text)
                     self._choices[choice].scores += scores
             case ToolCall(choice, index, call_id, name, scores):
@@ -80,19 +85,18 @@ class ChatWhole:
                 self._choices[choice].calls[index].arguments.append(text)
                 self._choices[choice].scores += scores
             case Finished():
-                finish_reason(event.reason)
                 self._choices[event.choice].finish = event
+                self._choices[event.choice].reason = self._switches.reason(event.reason)
             case Usage():
                 self._usage = event
 
     def _choice(self, index: int, choice: _Choice) -> dict[str, object]:
         finish = choice.finish
-        reason = finish.reason if finish else None
         fields: dict[str, object] = {
             "index": index,
-            "message": choice.message(),
-            "logprobs": {"content": chat_logprobs(choice.scores), "refusal": None} if self._logprobs else None,
-            "finish_reason": "stop" if self._named_choice and reason == "tool_calls" else reason,
+            "message": choice.message(legacy=self._switches.legacy),
+            "logprobs": {"content": chat_logprobs(choice.scores), "refusal": None} if self._switches.logprobs else None,
+            "finish_reason": choice.reason,
         }
         if finish and finish.matched_stop is not None:
             fields["matched_stop"] = finish.matched_stop

@@ -17,8 +17,6 @@ UNBUILT = {
     "custom_params": "logit processors",
     "data_parallel_rank": "choosing a data-parallel rank",
     "extra_key": "keyed prefix caches",
-    "function_call": "the deprecated function_call (use tool_choice)",
-    "functions": "the deprecated functions (use tools)",
     "input_embeds": "embeddings as input",
     "kv_transfer_params": "disaggregation set by the client",
     "logits_processors": "logit processors",

@@ -5,9 +5,9 @@ from typing import cast
 from smg.api.decode import convert
 from smg.errors import InvalidValue, Unimplemented
 from smg.types.json import JsonObject
-from smg.types.openai.chat import Tool, ToolChoice
+from smg.types.openai.chat import FunctionSpec, NamedFunction, Tool, ToolChoice
 
-__all__ = ["MODES", "checked_tools", "chosen_tools"]
+__all__ = ["MODES", "checked_tools", "chosen_tools", "legacy_tools"]
 
 MAX_TOOLS = 1024
 MODES = ("none", "auto", "required")
@@ -55,6 +55,22 @@ def chosen_tools(tools: dict[str, JsonObject], choice: str | ToolChoice | None) 
     if choice.type != "allowed_tools" or choice.allowed_tools is None:
         raise InvalidValue("tool_choice.type must be function or allowed_tools", param="tool_choice.type")
     return _allowed(choice.allowed_tools.mode, choice.allowed_tools.tools, tools)
+
+
+def legacy_tools(functions: list[dict[str, object]] | None, call: str | NamedFunction | None) -> tuple[tuple[JsonObject, ...], str]:
+    """Gives the deprecated `functions` and `function_call` as tools and a neutral choice."""
+    wrapped: list[dict[str, object]] = []
+    for i, function in enumerate(functions or ()):
+        convert(function, FunctionSpec, at=f"functions[{i}]")
+        wrapped.append({"type": "function", "function": function})
+    tools = checked_tools(wrapped)
+    if isinstance(call, NamedFunction):
+        if call.name not in tools or call.name in MODES:
+            raise InvalidValue(f"function_call names the function {call.name!r}, which is not in functions", param="function_call.name")
+        return tuple(tools.values()), call.name
+    if call not in (None, "none", "auto"):
+        raise InvalidValue("function_call must be none, auto or an object", param="function_call")
+    return tuple(tools.values()), call or "auto"
 
 
 def _allowed(mode: str, choices: list[ToolChoice], tools: dict[str, JsonObject]) -> tuple[tuple[JsonObject, ...], str]:

@@ -179,6 +179,8 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     tools: list[RawObject] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[RawObject] | None = None
+    function_call: str | NamedFunction | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -205,8 +207,6 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     # not built
     audio: object = None
     echo: object = None
-    function_call: object = None
-    functions: object = None
     modalities: list[str] | None = None
     moderation: object = None
     web_search_options: object = None
