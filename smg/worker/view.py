@@ -62,6 +62,11 @@ class WorkerView:
         self._epochs: dict[int, int] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
+    @property
+    def generation(self) -> int:
+        """The registry's generation that was read last, -1 = none yet."""
+        return self._generation
+
     def models(self) -> Mapping[str, list[EngineRecord]]:
         """Gives the engines of every model that is registered, whatever their state."""
         self.refresh()

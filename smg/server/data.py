@@ -1,0 +1,80 @@
+"""What a data worker serves: the RSGI application with its services, kept up to date with the registry. Made once a process."""
+
+import asyncio
+import time
+from typing import Any
+
+from smg.obs.metrics import HttpObserver, Meter
+from smg.obs.shm import CONTROL_ROW
+from smg.server.app import App
+from smg.server.boot import Boot, Phase
+from smg.server.services import build, close
+from smg.worker import EngineRecord, WorkerView
+
+__all__ = ["DataApplication"]
+
+FIRST_REGISTRY_S = 3.0
+LOOK_AGAIN_S = 0.25
+
+
+class DataApplication:
+    """App and Services of one process, and the task that follows the registry."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._services = app.services
+        self._follower: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def make(cls, boot: Boot) -> "DataApplication":
+        """Waits until the control process has asked each engine once, so that models are loaded before the first request."""
+        await registry_ready(boot)
+        view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd)
+        meter = Meter(boot.shm, row=boot.row)
+        made = cls(App(await build(boot.config, view), observer=HttpObserver(meter)))
+        view.on_change(made._engines_changed)
+        made._follower = asyncio.create_task(made._follow(view))
+        return made
+
+    @property
+    def draining(self) -> bool:
+        """True from the moment the process was told to stop."""
+        return self._app.draining
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self._app.draining = value
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        """Answers one request."""
+        await self._app.__rsgi__(scope, protocol)
+
+    async def drained(self) -> None:
+        """Returns when no request is being answered."""
+        await self._app.drained()
+
+    async def close(self) -> None:
+        """Closes services and connections."""
+        if self._follower:
+            self._follower.cancel()
+        await close(self._services)
+
+    def _engines_changed(self, records: list[EngineRecord]) -> None:
+        self._services.pool.retain(records, held=self._services.view.held)
+
+    async def _follow(self, view: WorkerView) -> None:
+        """Loads models as they come, also when no request asks for them."""
+        generation = -1
+        while True:
+            view.refresh()
+            if view.generation != generation:
+                generation = view.generation
+                await self._services.models.preload()
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def registry_ready(boot: Boot) -> None:
+    """Returns when the control process serves, or after a while: an engine that hangs must not hold up the others."""
+    end = time.monotonic() + FIRST_REGISTRY_S
+    while boot.shm.row(CONTROL_ROW)[1] != Phase.READY and time.monotonic() < end:
+        await asyncio.sleep(0.01)
