@@ -3,10 +3,9 @@
 import msgspec
 
 from smg.api.base import Reply, Request, Services
+from smg.worker import EngineState
 
 __all__ = ["health", "readiness"]
-
-READY = "READY"
 
 
 async def health(http: Request, services: Services) -> Reply:
@@ -17,7 +16,7 @@ async def health(http: Request, services: Services) -> Reply:
 async def readiness(http: Request, services: Services) -> Reply:
     """200 while a ready engine is there and the gateway is not on its way out; else 503 with the reason."""
     records = [record for engines in services.view.models().values() for record in engines]
-    healthy = sum(services.view.state(record.slot).name == READY for record in records)
+    healthy = sum(services.view.state(record.slot) is EngineState.READY for record in records)
     fields: dict[str, object] = {"status": "ready", "healthy_workers": healthy, "total_workers": len(records)}
     if services.draining:
         fields |= {"status": "not_ready", "reason": "the gateway is draining"}

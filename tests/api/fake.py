@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from enum import IntEnum
 from types import SimpleNamespace
 
 import msgspec
@@ -13,6 +12,7 @@ from smg.config import Config
 from smg.errors import ModelNotFound
 from smg.types.event import Content, Event, Finished, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
+from smg.worker import EngineState
 
 HANG = "hang"
 Step = list[Event] | Exception | str
@@ -51,11 +51,6 @@ class FakePipeline:
         return SimpleNamespace(ids=list(text.encode()), text=text)
 
 
-class State(IntEnum):
-    READY = 1
-    NOT_READY = 2
-
-
 class FakeTokenizer:
     vocab_size = 256
 
@@ -80,12 +75,12 @@ class FakeModels:
 
 class FakeView:
     def __init__(self) -> None:
-        self.states = {0: State.READY}
+        self.states = {0: EngineState.READY}
 
     def models(self) -> dict[str, list[SimpleNamespace]]:
         return {"org/m": [SimpleNamespace(slot=slot) for slot in self.states]}
 
-    def state(self, slot: int) -> State:
+    def state(self, slot: int) -> EngineState:
         return self.states[slot]
 
 

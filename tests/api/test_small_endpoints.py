@@ -10,7 +10,8 @@ from smg.api.models import list_models, retrieve_model
 from smg.api.routes import ROUTES, UNBUILT, RouteTable, not_built
 from smg.api.tokenize import detokenize, tokenize
 from smg.errors import InvalidValue, MethodNotAllowed, ModelNotFound, NoEngine, NotFound, Unimplemented
-from tests.api.fake import State, answer, call, request, services
+from smg.worker import EngineState
+from tests.api.fake import answer, call, request, services
 
 MODEL = {
     "id": "org/m", "object": "model", "created": 7, "owned_by": "smg", "root": "org/m", "aliases": ["alias"],
@@ -47,12 +48,12 @@ def readiness_of(made):
 
 def test_readiness():
     made = services()
-    made.view.states = {0: State.READY, 1: State.NOT_READY}
+    made.view.states = {0: EngineState.READY, 1: EngineState.NOT_READY}
     assert readiness_of(made) == (200, {"status": "ready", "healthy_workers": 1, "total_workers": 2})
-    made.view.states = {1: State.NOT_READY}
+    made.view.states = {1: EngineState.NOT_READY}
     status, fields = readiness_of(made)
     assert (status, fields["healthy_workers"], fields["reason"]) == (503, 0, "no healthy worker")
-    made.view.states = {0: State.READY}
+    made.view.states = {0: EngineState.READY}
     made.draining = True
     assert readiness_of(made)[0] == 503
     assert asyncio.run(health(request(b""), made)).status == 200
