@@ -22,13 +22,10 @@ from smg.types.job import ChatInput, Job, Logprobs
 from smg.types.json import JsonObject
 from smg.types.openai.chat import ChatRequest
 
-__all__ = ["chat_completions", "check_template", "parse", "template_kwargs", "to_job"]
+__all__ = ["chat_completions", "parse", "template_kwargs", "to_job"]
 
 DECODER = msgspec.json.Decoder(ChatRequest)
 
-# Efforts that ask for no thinking; templates that have a switch call it by one of these names.
-NO_EFFORT = ("none", "minimal")
-THINKING_SWITCHES = ("enable_thinking", "thinking")
 MAX_EFFORT_CHARACTERS = 32
 
 
@@ -99,21 +96,18 @@ def to_job(request: ChatRequest, http: Request, *, answer: str, timeout_s: float
 
 
 def template_kwargs(given: dict[str, object] | None, effort: str | None) -> JsonObject:
-    """Gives the template's variables: the client's own, then what reasoning_effort means to templates that know it."""
+    """Gives the template's variables: the client's own, then reasoning_effort, which the template room understands."""
     kwargs = dict(given or {})
     if effort is not None:
         if not effort or len(effort) > MAX_EFFORT_CHARACTERS:
             raise InvalidValue("reasoning_effort must be a level such as low, medium or high", param="reasoning_effort")
         kwargs.setdefault("reasoning_effort", effort)
-        if effort in NO_EFFORT and not any(name in kwargs for name in THINKING_SWITCHES):
-            kwargs.update(dict.fromkeys(THINKING_SWITCHES, False))
     return cast(JsonObject, kwargs)
 
 
 def _input(request: ChatRequest) -> ChatInput:
     if request.continue_final_message and request.add_generation_prompt:
         raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
-    check_template(request.chat_template)
     tools, choice = _tools(request)
     return ChatInput(
         messages=checked_messages(request.messages),
@@ -137,12 +131,6 @@ def _tools(request: ChatRequest) -> tuple[tuple[JsonObject, ...], str]:
     if request.tools or request.tool_choice is not None:
         raise InvalidValue("functions and function_call cannot be given together with tools and tool_choice", param="functions")
     return legacy_tools(request.functions, request.function_call)
-
-
-def check_template(template: str | None) -> None:
-    """Refuses template text: a template is a program, and one from a client could run for ever. Names of the model's own are taken."""
-    if template and ("{" in template or "\n" in template):
-        raise InvalidValue("chat_template must name one of the model's templates; template text is not taken", param="chat_template")
 
 
 def _logprobs(request: ChatRequest) -> Logprobs:
