@@ -1,15 +1,17 @@
-"""What the engine tests share: running a request to its end, waiting for a condition with a deadline."""
+"""What the engine tests share: a driver before a simulated engine, running a request to its end, waiting with a deadline."""
 
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from smg.engine import Engine, EngineDelta, EngineOptions, EngineRequest, ResolvedSampling, open_engine
+from smg.sim.server import Sim, start_sim
 
 DEADLINE_S = 10.0
+TEXT = "The quick brown fox jumps over the lazy dog. Zażółć gęślą jaźń."
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -55,3 +57,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def play(runtime: str, scene: Callable[[Engine, Sim], Awaitable[None]], *, options: dict[str, Any] | None = None, **sim: Any) -> None:
+    """Runs a scene with a driver and a simulated engine that says TEXT unless told otherwise."""
+
+    async def run() -> None:
+        engine_sim = await start_sim(protocol=runtime, **{"output": "text", "text": TEXT, **sim})
+        try:
+            async with driver(runtime, engine_sim.url, **(options or {})) as engine:
+                await scene(engine, engine_sim)
+        finally:
+            await engine_sim.close()
+
+    asyncio.run(run())
