@@ -1,7 +1,9 @@
-"""Which form of message content a template understands: one string, a list of parts, or both; for each role, as templates treat roles differently.
+"""Which form of message content a template understands: one string, a list of parts, or both; for each role, as templates treat roles
+differently.
 
 In: a compiled template. Out: `Formats`, which `messages.py` follows. Found by rendering small conversations and looking where a probe text
-comes out; where the template refuses every probe, by the flow of `content` through its syntax tree. Words in comments or literals never count
+comes out; where the template refuses every probe, by the flow of `content` through its syntax tree. Words in comments or literals never
+count
 (known-bugs B75, B82).
 """
 

@@ -1,4 +1,5 @@
-"""The Jinja environment of chat templates, as transformers sets it up (`utils/chat_template_utils.py`, _compile_jinja_template), but bounded.
+"""The Jinja environment of chat templates, as transformers sets it up (`utils/chat_template_utils.py`, _compile_jinja_template), but
+bounded.
 
 In: the text of a template. Out: a `CompiledTemplate`, which renders variables to text or raises TemplateRefused. Used by `render.py`.
 """
@@ -63,7 +64,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox that counts steps and refuses huge results."""
 
     code_generator_class = BoundedCodeGenerator
-    concat = staticmethod(guard.bounded_concat)  # type: ignore[assignment]
+    concat = staticmethod(guard.bounded_concat)
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def joined(self, parts: tuple[Any, ...]) -> str:
@@ -74,7 +75,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         guard.check_operator(operator, left, right)
         return self.binop_table[operator](left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         guard.spend()
         guard.check_call(__obj, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)

@@ -1,6 +1,7 @@
 """Bounds on what a chat template may spend: processor time a render, and the size of any text, list or number it makes.
 
-A template comes with a model or from an operator, and may be wrong or hostile. Loops and calls are counted by code that `environment.py` puts
+A template comes with a model or from an operator, and may be wrong or hostile. Loops and calls are counted by code that `environment.py`
+puts
 into every compiled template; each few hundred steps the thread's processor time is looked at. Operations that could make something huge
 in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
 """

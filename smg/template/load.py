@@ -22,7 +22,7 @@ def load_template(folder: ModelFolder, *, override: str | None = None) -> ChatTe
             templates = {"default": templates["default"]}  # a template given by hand rules alone, with tools or without
     if not templates:
         return None
-    return ChatTemplate(templates, special_tokens=folder.special_tokens)
+    return ChatTemplate(templates, special_tokens=folder.special_tokens, added_tokens=folder.added_tokens)
 
 
 def _override(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Brings a client's messages into the form that a template understands. In: messages as they came; out: new ones, the client's own are not changed.
+"""Brings a client's messages into the form that a template understands. In: messages as they came; out: new ones, the client's own are
+not changed.
 
 Called by `render.py`: `prepared` before every render, the `repairs` one after another when the template refuses or loses a message.
 """

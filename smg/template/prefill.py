@@ -1,6 +1,7 @@
 """continue_final_message: the prompt ends inside the last message, for the model to go on with. Used by `render.py`.
 
-As transformers does it (`apply_chat_template`): a mark is put at the end of the last message and the prompt is cut there; where the template
+As transformers does it (`apply_chat_template`): a mark is put at the end of the last message and the prompt is cut there; where the
+template
 trims the message, the prompt ends with the trimmed text.
 """
 
@@ -12,23 +13,23 @@ from smg.types.json import Json, JsonObject
 __all__ = ["cut_at_prefill", "with_prefill_mark"]
 
 
-def with_prefill_mark(messages: list[JsonObject]) -> tuple[list[JsonObject], str, str]:
-    """Gives the messages with a mark in the last one, the mark, and the last text. InvalidValue when there is no text to go on with."""
+def with_prefill_mark(messages: list[JsonObject]) -> tuple[list[JsonObject], str]:
+    """Gives the messages with a mark in the last one, and the mark. InvalidValue when there is no text to go on with."""
     mark = f"PREFILL{secrets.token_hex(8)} "
     last = messages[-1] if messages else {}
     content = last.get("content")
     if isinstance(content, str):
-        return [*messages[:-1], {**last, "content": content + mark}], mark, content
+        return [*messages[:-1], {**last, "content": content + mark}], mark
     parts: list[Json] = list(content) if isinstance(content, list) else []
     for i in range(len(parts) - 1, -1, -1):
         part = parts[i]
         if isinstance(part, dict) and isinstance(text := part.get("text"), str):
             parts[i] = {**part, "text": text + mark}
-            return [*messages[:-1], {**last, "content": parts}], mark, text
+            return [*messages[:-1], {**last, "content": parts}], mark
     raise InvalidValue("continue_final_message needs a last message with text", param="messages")
 
 
-def cut_at_prefill(text: str, mark: str, last: str) -> str:
+def cut_at_prefill(text: str, mark: str) -> str:
     """Gives the prompt up to the mark; TemplateRefused when the template leaves the last message out."""
     place = text.rfind(mark.strip())
     if place < 0:

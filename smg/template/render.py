@@ -1,21 +1,25 @@
-"""Renders a conversation by a model's chat template. In: a `ChatInput`; out: the prompt's text and which spans of it are the client's look-alikes.
+"""Renders a conversation by a model's chat template. In: a `ChatInput`; out: the prompt's text and which spans of it are the client's
+look-alikes.
 
 Called by the pipeline's prompt stage, off the event loop when the conversation is long. Everything here is synchronous and thread-safe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from threading import Lock
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg.errors import ConfigError, InvalidValue, TemplateRefused
 from smg.template.content import Formats, probe_formats
 from smg.template.environment import CompiledTemplate, compile_template
+from smg.template.literals import Sources, literal_spans
+from smg.template.marks import MarkFinder
 from smg.template.messages import REPAIRS, prepared, text_of
 from smg.template.prefill import cut_at_prefill, with_prefill_mark
 from smg.tokenizer.base import Span
+from smg.tokenizer.folder import AddedToken
 from smg.types.job import ChatInput
 from smg.types.json import Json, JsonObject
 
@@ -37,13 +41,25 @@ class Rendered(Struct, frozen=True, kw_only=True):
 class _Template(Struct, frozen=True):
     compiled: CompiledTemplate
     formats: Formats
+    finder: MarkFinder
 
 
 class ChatTemplate:
-    """A model's templates by name. `source` is the text of the default one; `special_tokens` are variables such as `bos_token`."""
+    """A model's templates by name. `source` is the text of the default one.
 
-    def __init__(self, templates: Mapping[str, str], *, special_tokens: Mapping[str, str] | None = None) -> None:
+    special_tokens  variables such as `bos_token` that templates use
+    added_tokens    the vocabulary's table, from which the control tokens are known
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        added_tokens: Iterable[AddedToken] = (),
+    ) -> None:
         self._specials: JsonObject = dict(special_tokens or {})
+        self._added = tuple(added_tokens)
         self._named = {name: self._compile(text) for name, text in templates.items()}
         if not self._named:
             raise ConfigError(["there is no chat template"])
@@ -54,53 +70,71 @@ class ChatTemplate:
 
     def render(self, chat: ChatInput, *, now: datetime | None = None) -> Rendered:
         """Gives the prompt. Raises TemplateRefused with the template's words, InvalidValue for messages that no template could take."""
-        template = self._chosen(chat)
-        messages = prepared(chat.messages, formats=template.formats)
-        variables = self._variables(chat, template.compiled)
-        return Rendered(text=self._repaired(template.compiled, messages, chat, variables, now))
-
-    def _repaired(
-        self, template: CompiledTemplate, messages: list[JsonObject], chat: ChatInput, variables: dict[str, Any], now: datetime | None
-    ) -> str:
-        """Renders the messages as they are; a refusal, or a developer message that the template drops, is mended as far as REPAIRS can."""
-        refusal: TemplateRefused | None = None
-        text: str | None = None
-        for repair in (None, *REPAIRS):
-            mended = repair(messages) if repair else messages
-            if repair and mended == messages:
-                continue
-            messages = mended
-            try:
-                text = self._rendered(template, messages, chat, variables, now)
-            except TemplateRefused as error:
-                refusal = refusal or error
-                continue
-            if not _loses_developer(messages, text):
-                return text
-        if text is not None:
-            return text
-        raise refusal or TemplateRefused("the chat template cannot render these messages", param="messages")
-
-    def _rendered(
-        self, template: CompiledTemplate, messages: list[JsonObject], chat: ChatInput, variables: dict[str, Any], now: datetime | None
-    ) -> str:
-        if not chat.continue_final_message:
-            return template.render({**variables, "messages": messages}, now=now)
-        marked, mark, last = with_prefill_mark(messages)
-        return cut_at_prefill(template.render({**variables, "messages": marked}, now=now), mark, last)
-
-    def _variables(self, chat: ChatInput, template: CompiledTemplate) -> dict[str, Any]:
         clash = RESERVED.intersection(chat.template_kwargs)
         if clash:
             raise InvalidValue(f"chat_template_kwargs cannot set {', '.join(sorted(clash))}", param="chat_template_kwargs")
-        return {
+        template = self._chosen(chat)
+        now = now or datetime.now()  # one time for all renders of this prompt
+        sources = Sources(
+            messages=prepared(chat.messages, formats=template.formats),
+            tools=list(chat.tools) or None,
+            documents=list(chat.documents) or None,
+            kwargs=chat.template_kwargs,
+        )
+        text, sources = self._repaired(template.compiled, sources, chat, now)
+
+        def again(other: Sources) -> str | None:
+            try:
+                return self._text(template.compiled, other, chat, now)
+            except (TemplateRefused, InvalidValue):
+                return None
+
+        return Rendered(text=text, literals=literal_spans(text, sources, finder=template.finder, render=again))
+
+    def render_exactly(self, chat: ChatInput, *, now: datetime | None = None) -> str:
+        """Gives what transformers gives: messages as they are, nothing mended, its refusals refused. For comparison, not for requests."""
+        sources = Sources(
+            messages=list(chat.messages),
+            tools=list(chat.tools) or None,
+            documents=list(chat.documents) or None,
+            kwargs=chat.template_kwargs,
+        )
+        return self._text(self._chosen(chat).compiled, sources, chat, now or datetime.now())
+
+    def _repaired(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime) -> tuple[str, Sources]:
+        """Renders the messages as they are; a refusal, or a developer message that the template drops, is mended as far as REPAIRS can."""
+        refusal: TemplateRefused | None = None
+        best: tuple[str, Sources] | None = None
+        for repair in (None, *REPAIRS):
+            mended = repair(sources.messages) if repair else sources.messages
+            if repair and mended == sources.messages:
+                continue
+            sources = structs.replace(sources, messages=mended)
+            try:
+                text = self._text(template, sources, chat, now)
+            except TemplateRefused as error:
+                refusal = refusal or error
+                continue
+            if not _loses_developer(mended, text):
+                return text, sources
+            best = best or (text, sources)
+        if best is not None:
+            return best
+        raise refusal or TemplateRefused("the chat template cannot render these messages", param="messages")
+
+    def _text(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime) -> str:
+        variables: dict[str, Any] = {
             **self._specials,
-            "tools": list(chat.tools) or None,
-            "documents": list(chat.documents) or None,
+            "tools": sources.tools,
+            "documents": sources.documents,
             "add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message,
-            **_thinking_switches(chat.template_kwargs, template.names),
-            **chat.template_kwargs,
+            **_thinking_switches(sources.kwargs, template.names),
+            **sources.kwargs,
         }
+        if not chat.continue_final_message:
+            return template.render({**variables, "messages": sources.messages}, now=now)
+        marked, mark = with_prefill_mark(sources.messages)
+        return cut_at_prefill(template.render({**variables, "messages": marked}, now=now), mark)
 
     def _chosen(self, chat: ChatInput) -> _Template:
         name = chat.chat_template
@@ -128,7 +162,7 @@ class ChatTemplate:
 
     def _compile(self, source: str) -> _Template:
         compiled = compile_template(source)
-        return _Template(compiled, probe_formats(compiled, self._specials))
+        return _Template(compiled, probe_formats(compiled, self._specials), MarkFinder(self._added, source=source))
 
 
 def _loses_developer(messages: list[JsonObject], text: str) -> bool:

@@ -1,4 +1,5 @@
-"""Reads the files of a model folder. In: a path somebody configured or downloaded; out: bytes or JSON of bounded size. Used by the tokenizer and
+"""Reads the files of a model folder. In: a path somebody configured or downloaded; out: bytes or JSON of bounded size. Used by the
+tokenizer and
 template loaders; everything in such a folder is hostile, so sizes are capped before anything is parsed."""
 
 import gzip

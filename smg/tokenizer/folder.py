@@ -1,6 +1,7 @@
 """What a model folder says besides its weights: identity, context length, EOS, sampling defaults, special tokens, chat templates.
 
-In: the path of a Hugging Face style folder, local to the gateway. Out: a `ModelFolder`, which the model directory keeps and the template loader
+In: the path of a Hugging Face style folder, local to the gateway. Out: a `ModelFolder`, which the model directory keeps and the template
+loader
 reads. No file of a folder is required; those that are there must be well-formed.
 """
 
@@ -51,7 +52,8 @@ class AddedToken(Struct, frozen=True):
 
 
 class ModelFolder(Struct, frozen=True, kw_only=True):
-    """A model folder as read. `special_tokens` maps names such as `bos_token` to their text; `chat_templates` maps `default` and others to theirs."""
+    """A model folder as read. `special_tokens` maps names such as `bos_token` to their text; `chat_templates` maps `default` and others
+    to theirs."""
 
     path: Path
     architectures: tuple[str, ...] = ()
@@ -182,7 +184,8 @@ def _sampling(generation: JsonObject) -> Sampling:
 
 
 def _context_length(config: JsonObject, tokenizer_config: JsonObject) -> int:
-    """The smallest length that the config names, stretched by its rope scaling, capped by the tokenizer's own limit (as vLLM derives it)."""
+    """The smallest length that the config names, stretched by its rope scaling, capped by the tokenizer's own limit (as vLLM derives
+    it)."""
     layers = [config, *(value for key in NESTED_CONFIGS if isinstance(value := config.get(key), dict))]
     for layer in layers:
         lengths = [length for key in CONTEXT_KEYS if (length := _count(layer.get(key))) is not None]

@@ -1,7 +1,9 @@
 """Encodes prompts in which some spans are a client's own words, so that a control token's name inside them is ordinary text.
 
-Used by `HuggingFaceTokenizer.encode_literals`. The vocabulary is given a second face over the same model, in which each control token goes by
-an unguessable alias. The prompt's own marks are replaced by their aliases, a client's look-alikes stay as they are, and one call encodes the whole:
+Used by `HuggingFaceTokenizer.encode_literals`. The vocabulary is given a second face over the same model, in which each control token
+goes by
+an unguessable alias. The prompt's own marks are replaced by their aliases, a client's look-alikes stay as they are, and one call encodes
+the whole:
 every other rule of the tokenizer (normalization, splits at marks, prefix spaces) acts as it would on the original.
 """
 
@@ -35,9 +37,10 @@ class LiteralEncoder:
         self._aliases = {token.content: f"{self._secret}{i:x}\ue001" for i, (_, token) in enumerate(marks)}
         self._face.add_special_tokens([_renamed(token, self._aliases[token.content]) for _, token in marks])
         self._ids = {self._face.token_to_id(self._aliases[token.content]): token_id for token_id, token in marks}
-        self._ids |= {
-            own: real for token in kept if (own := self._face.token_to_id(token.content)) != (real := tokenizer.token_to_id(token.content))
-        }
+        for token in kept:
+            own, real = self._face.token_to_id(token.content), tokenizer.token_to_id(token.content)
+            if own is not None and real is not None:
+                self._ids[own] = real
         self._pattern = re.compile(pattern_of(self._aliases)) if self._aliases else None
 
     def encode(self, text: str, *, literals: Sequence[Span]) -> list[int]:

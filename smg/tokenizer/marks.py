@@ -15,12 +15,13 @@ def is_mark(content: str) -> bool:
 
 
 def is_control(content: str, *, special: bool) -> bool:
-    """True for tokens that steer the model: those flagged special, and barred ones such as `<｜User｜>` that some vendors forgot to flag."""
+    """True for tokens that steer the model: those flagged special, and barred ones such as `<｜User｜>` that vendors forgot to flag."""
     return special or BARRED.match(content) is not None
 
 
 def pattern_of(words: Iterable[str]) -> str:
-    """Gives a pattern that matches the longest of the words at each place, as the reference library does; words of a kind share prefixes."""
+    """Gives a pattern that matches the longest of the words at each place, as the reference library does; words of a kind share
+    prefixes."""
     tree: dict[str, dict] = {}  # type: ignore[type-arg]
     for word in words:
         node = tree

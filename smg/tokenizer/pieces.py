@@ -47,7 +47,8 @@ ALPHABET = _byte_alphabet()
 class Plan(Struct, frozen=True, kw_only=True):
     """A decoder's steps, sorted by what they need to know.
 
-    kind      `bytes`: every token is bytes and all bytes are decoded as one UTF-8 text; `text`: tokens are text; `unknown`: ask the library.
+    kind      `bytes`: every token is bytes and all bytes are decoded as one UTF-8 text; `text`: tokens are text; `unknown`: ask the
+    library.
     before    steps on single tokens before `fallback`
     fallback  `<0xXX>` names are bytes, and a run of them is either valid UTF-8 or as many U+FFFD as it has bytes
     after     steps on single tokens, or whole runs, after it
