@@ -1,5 +1,6 @@
 """Builds what pyproject.toml cannot say: protobuf modules from `proto/`, and the Cython modules of `smg_ext`."""
 
+import os
 import pathlib
 
 from setuptools import Extension, setup
@@ -45,6 +46,7 @@ class BuildExtensions(build_ext):
         Options.warning_errors = True
         self.distribution.ext_modules[:] = cythonize(self.distribution.ext_modules, build_dir="build")
         super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def run(self) -> None:
         make_protos()
