@@ -176,6 +176,9 @@ class Exchange:
     def _told(self, error: BaseException) -> SmgError:
         """Gives what the client is told of an error. Raises it again when the task was cancelled by somebody else."""
         if isinstance(error, SmgError):
+            if error.status >= 500 and error.__cause__ is not None:
+                fields = {"request_id": self._request_id, "path": self.template, "code": error.code, "cause": repr(error.__cause__)}
+                log.warning("request failed: %s", error.message, extra=fields)
             return error
         if isinstance(error, asyncio.CancelledError):
             if self._cancelled_by is None or self._task is None:

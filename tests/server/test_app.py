@@ -274,6 +274,15 @@ def test_a_fault_of_ours_is_logged_and_not_told(stream, begun, caplog):
     assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)
 
 
+def test_the_cause_of_an_engines_failure_is_logged_and_not_told(caplog):
+    error = EngineUnavailable("the engine went away")
+    error.__cause__ = OSError("10.0.0.7 refused")
+    with caplog.at_level(logging.WARNING):
+        answer = ask(post(body()), [[STARTED], error])[2]
+    assert b"10.0.0.7" not in answer
+    assert any("10.0.0.7" in record.__dict__.get("cause", "") for record in caplog.records)
+
+
 def test_silence_is_filled_with_comments(monkeypatch):
     monkeypatch.setattr(exchange_module, "HEAD_AFTER_S", 0.05)
     app, _ = make_app([[STARTED], HANG], keepalive_interval_s=0.05)
