@@ -1,14 +1,17 @@
 """Real processes for the end-to-end tests: simulated engines and a gateway in front of them, with handles to watch and to kill them."""
 
 import contextlib
+import os
 import pathlib
 import time
 import uuid
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import httpx
 import openai
 
+from smg.obs.shm import PlainShm, attach_block
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 
 __all__ = ["Fleet", "Gateway", "SimEngine", "running_with_tag", "wait_until"]
@@ -74,8 +77,21 @@ class Gateway:
         return openai.OpenAI(base_url=f"{self.base_url}/v1", api_key="none", max_retries=0, timeout=timeout_s, http_client=self.http())
 
     def idle(self) -> bool:
-        """True when no engine has work left."""
-        return all(engine.counters()["running"] + engine.counters()["waiting"] == 0 for engine in self.engines)
+        """True when no engine has work left, and the gateway counts none."""
+        counts = [engine.counters() for engine in self.engines if engine.child.process.poll() is None]
+        return all(count["running"] + count["waiting"] == 0 for count in counts) and self.in_flight() == 0
+
+    def in_flight(self) -> int:
+        """Requests that the gateway's processes count at engines, read from their shared memory."""
+        links = pathlib.Path(f"/proc/{self.child.process.pid}/fd").iterdir()
+        [link] = [link for link in links if os.readlink(link).startswith("/memfd:smg-shm")]
+        block = attach_block(os.open(link, os.O_RDWR | os.O_CLOEXEC))
+        slots = array("q", range(16))
+        sums = array("q", [0] * 32)
+        with contextlib.closing(block.memory):
+            PlainShm(bytearray(block.memory)).sums(slots, sums)
+        os.close(block.fd)
+        return sum(sums[::2])
 
 
 class Fleet:
@@ -84,6 +100,7 @@ class Fleet:
     def __init__(self) -> None:
         self.tag = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
+        self._gateways: list[Gateway] = []
 
     def launch(
         self,
@@ -104,11 +121,16 @@ class Fleet:
         child = self._stack.enter_context(Child("gateway", command=command, environment=tagged))
         base_url = f"http://127.0.0.1:{port}"
         wait_http(child, url=f"{base_url}/readiness", within_s=READY_WITHIN_S)
-        return Gateway(child, base_url=base_url, engines=engines)
+        gateway = Gateway(child, base_url=base_url, engines=engines)
+        self._gateways.append(gateway)
+        return gateway
 
     def close(self) -> None:
-        """Ends everything; fails when a process is left."""
-        self._stack.close()
+        """Ends everything; fails when a request is still counted or a process is left."""
+        with self._stack:
+            for gateway in self._gateways:
+                if gateway.child.process.poll() is None:
+                    wait_until(lambda gateway=gateway: gateway.in_flight() == 0, what="no request counted at an engine")
         wait_until(lambda: not running_with_tag(self.tag), what=f"no process left behind: {running_with_tag(self.tag)}")
 
 
