@@ -77,7 +77,7 @@ def described(error: msgspec.ValidationError, *, at: str = "") -> SmgError:
         got = WORDS.get(expected[2] or "", expected[2] or "")
         return InvalidValue(f"{name} must be {wanted}" + (f", not {got}" if got else ""), param=param or None)
     if unknown := UNKNOWN.search(text):
-        return InvalidValue(f"{name} has the unknown value {unknown[1]!r}", param=param or None)
+        return InvalidValue(f"{name} has the unknown value {unknown[1][:80]!r}", param=param or None)
     if "out of range" in text:
         return InvalidValue(f"{name} is a number out of range", param=param or None)
     return InvalidValue(f"{name} is not valid", param=param or None)

@@ -155,6 +155,7 @@ def test_routing_headers():
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
+        ({"model": "m" * 513}, "model", "model must have at most 512 characters"),
         ({"temperature": 5}, "temperature", "temperature must be between 0 and 2"),
         ({"temperature": -1}, "temperature", "temperature must be between 0 and 2"),
         ({"temperature": "hot"}, "temperature", "temperature must be a number, not a string"),

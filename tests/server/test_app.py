@@ -1,7 +1,9 @@
 """The application under a real server: raw requests in, bytes out, clients that leave, deadlines, drain."""
 
 import asyncio
+import contextlib
 import logging
+import socket
 import time
 
 import msgspec
@@ -146,6 +148,47 @@ def test_keys():
 def test_a_body_over_the_limit_is_refused_before_it_is_sent():
     status, _, answer, _ = ask(post(b"", length=10**12))
     assert (status, error_of(answer)["code"]) == (413, "body_too_large")
+
+
+def test_a_refused_client_is_not_told_to_go_on():
+    status, headers, _, _ = ask(post(b"", "expect: 100-continue", length=10**12))
+    assert (status, headers["x-smg-error-code"]) == (413, "body_too_large")
+    app, _ = make_app()
+
+    async def run():
+        async with serving(app) as port:
+            return (await exchange(port, post(body(), "expect: 100-continue")))[0]
+
+    assert asyncio.run(run()) == 100
+
+
+def test_a_client_that_sends_on_hears_why_not():
+    app, _ = make_app(max_payload_bytes=1000)
+
+    def talk(port):
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            with contextlib.suppress(OSError):
+                client.sendall(post(b"x" * 20_000_000))
+            return client.recv(100_000)
+
+    async def run():
+        async with serving(app) as port:
+            return [await asyncio.to_thread(talk, port) for _ in range(3)]
+
+    assert all(answer.startswith(b"HTTP/1.1 413") for answer in asyncio.run(run()))
+
+
+@pytest.mark.parametrize("name", [b"x-request-id", b"authorization", b"content-encoding", b"origin", b"x-smg-routing-key"])
+def test_headers_that_are_not_text(name):
+    data = post(body()).replace(b"host: x\r\n", b"host: x\r\n%b: \xff\xfe\r\n" % name)
+    assert ask(data, cors_allowed_origins=("https://a",))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models/%ff", "/v1/models/%zz", "/v1/models/a%0d%0ax-bad:1", "*", "//health", "/?x=%ff"])
+def test_paths_that_are_odd(path):
+    status, headers, answer, _ = ask(get(path))
+    assert (status, error_of(answer)["code"]) in ((404, "not_found"), (404, "model_not_found"))
+    assert "x-bad" not in headers
 
 
 def test_a_chunked_body_is_counted():

@@ -13,7 +13,7 @@ from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_switches import Switches
 from smg.api.openai.chat_whole import ChatWhole
 from smg.api.openai.constraints import constraint
-from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, routing, sampling, stops
+from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, model_name, routing, sampling, stops
 from smg.api.openai.messages import checked_messages
 from smg.api.openai.refusals import refuse_unbuilt
 from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tools
@@ -81,7 +81,7 @@ def to_job(request: ChatRequest, http: Request, *, answer: str, timeout_s: float
     return Job(
         request_id=job_id(request, http, answer),
         surface="openai.chat",
-        model=request.model or "",
+        model=model_name(request),
         input=_input(request),
         sampling=sampling(request, max_tokens=max_tokens),
         stops=stops(request),

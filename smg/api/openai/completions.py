@@ -12,7 +12,7 @@ from smg.api.openai.answer import answer_id, open_head, wants_usage
 from smg.api.openai.completion_answer import CompletionStream, CompletionWhole, total_usage
 from smg.api.openai.completion_pieces import CompletionPieces, Piece
 from smg.api.openai.constraints import constraint
-from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, routing, sampling, stops
+from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, model_name, routing, sampling, stops
 from smg.api.openai.merge import merged
 from smg.api.openai.prompts import prompts
 from smg.api.openai.refusals import refuse_unbuilt
@@ -128,7 +128,7 @@ def _job(request: CompletionRequest, http: Request, *, answer: str, timeout_s: f
     return Job(
         request_id=job_id(request, http, answer),
         surface="openai.completions",
-        model=request.model or "",
+        model=model_name(request),
         input=source,
         stops=stops(request),
         constraint=constraint(request),

@@ -9,7 +9,7 @@ from smg.errors import InvalidValue
 from smg.types.job import Routing, Sampling, Stops
 from smg.types.openai.common import GenerationFields
 
-__all__ = ["MAX_TOKENS", "check_range", "deadline", "job_id", "routing", "sampling", "stops"]
+__all__ = ["MAX_TOKENS", "check_range", "deadline", "job_id", "model_name", "routing", "sampling", "stops"]
 
 MAX_TOKENS = 2**31 - 1
 MAX_STOPS = 16  # OpenAI allows 4; engines allow any number
@@ -17,6 +17,7 @@ MAX_STOP_CHARACTERS = 4096
 MAX_STOP_IDS = 1024
 MAX_BIASES = 1024
 MAX_ID_CHARACTERS = 128
+MAX_MODEL_CHARACTERS = 512
 
 # Field, lowest, highest.
 RANGES: tuple[tuple[str, float, float], ...] = (
@@ -36,6 +37,14 @@ def check_range(name: str, value: float | None, *, low: float, high: float) -> N
     """Raises InvalidValue unless the value is absent or within [low, high]."""
     if value is not None and not low <= value <= high:
         raise InvalidValue(f"{name} must be between {low} and {high}", param=name)
+
+
+def model_name(request: GenerationFields) -> str:
+    """Gives the model's name, empty where there is none. Every chunk of the answer repeats it, so its length is bounded."""
+    name = request.model or ""
+    if len(name) > MAX_MODEL_CHARACTERS:
+        raise InvalidValue(f"model must have at most {MAX_MODEL_CHARACTERS} characters", param="model")
+    return name
 
 
 def sampling(request: GenerationFields, *, max_tokens: int | None) -> Sampling:

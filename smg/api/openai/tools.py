@@ -66,7 +66,9 @@ def legacy_tools(functions: list[dict[str, object]] | None, call: str | NamedFun
     tools = checked_tools(wrapped)
     if isinstance(call, NamedFunction):
         if call.name not in tools or call.name in MODES:
-            raise InvalidValue(f"function_call names the function {call.name!r}, which is not in functions", param="function_call.name")
+            raise InvalidValue(
+                f"function_call names the function {call.name[:80]!r}, which is not in functions", param="function_call.name"
+            )
         return tuple(tools.values()), call.name
     if call not in (None, "none", "auto"):
         raise InvalidValue("function_call must be none, auto or an object", param="function_call")
@@ -90,5 +92,5 @@ def _named(choice: ToolChoice, tools: dict[str, JsonObject], *, at: str) -> str:
     if name in MODES:
         raise InvalidValue(f"{at} names a function {name!r}, a name that cannot be chosen", param=f"{at}.function.name")
     if name not in tools:
-        raise InvalidValue(f"{at} names the function {name!r}, which is not in tools", param=f"{at}.function.name")
+        raise InvalidValue(f"{at} names the function {name[:80]!r}, which is not in tools", param=f"{at}.function.name")
     return name
