@@ -5,6 +5,7 @@ that is due makes one token.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 
@@ -191,10 +192,10 @@ class Scheduler:
             times.append(0.01)
         if self.pins.next_expiry_s is not None:
             times.append(self.pins.next_expiry_s - now)
-        try:
-            await asyncio.wait_for(self._wake.wait(), min(times) if times else None)
-        except TimeoutError:
-            return
+        # Not wait_for, which may swallow a cancellation in Python 3.11: https://github.com/python/cpython/issues/86296
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(times) if times else None):
+                await self._wake.wait()
 
     def _admit(self) -> int:
         """Moves sequences from the queue to the batch; gives the number of prompt tokens that must be computed for them."""

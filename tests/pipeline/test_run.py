@@ -5,7 +5,6 @@ import time
 from contextlib import aclosing
 
 import pytest
-from tests.pipeline.fleet import PROTOCOLS, Fleet, chat, collect, finish_of, fleet, text_of, usage_of
 
 from smg.errors import (
     ContextExceeded,
@@ -19,6 +18,7 @@ from smg.errors import (
 )
 from smg.types.event import Content, Started
 from smg.types.job import ChatInput, Constraint, Logprobs, Sampling, Stops, TextInput, TokenInput
+from tests.pipeline.fleet import PROTOCOLS, Fleet, chat, collect, finish_of, fleet, text_of, usage_of
 
 
 async def until(condition, seconds: float = 5.0) -> float:
@@ -28,6 +28,12 @@ async def until(condition, seconds: float = 5.0) -> float:
         assert time.monotonic() - start < seconds, "the condition never came true"
         await asyncio.sleep(0.001)
     return time.monotonic() - start
+
+
+async def drain(fleet: Fleet, into: list[object]) -> None:
+    """Runs a job, keeping what came before an error."""
+    async for events in fleet.pipeline.run(chat("one two three four five six")):
+        into += events
 
 
 def settled(fleet: Fleet) -> bool:
@@ -59,8 +65,10 @@ def test_a_repeated_prompt_shows_cached_tokens(protocol: str) -> None:
         async with fleet(protocol, block_size=4) as engines:
             await collect(engines, chat("the same words again and again and again"))
             usage = usage_of(await collect(engines, chat("the same words again and again and again")))
-            assert usage.cached_tokens == engines.sims[0].counters.cached_tokens
-            assert usage.cached_tokens > 0 or protocol == "mlx"  # whose cache is not shared between requests
+            if protocol == "mlx":  # whose protocol has the field, and whose server never fills it
+                assert usage.cached_tokens == 0
+            else:
+                assert usage.cached_tokens == engines.sims[0].counters.cached_tokens > 0
 
     asyncio.run(run())
 
@@ -188,11 +196,10 @@ def test_no_engine_left_is_unavailable() -> None:
 @pytest.mark.parametrize(("fault", "error"), [("rst@3", EngineError), ("die@3", EngineUnavailable), ("end@3", EngineProtocol)])
 def test_a_fault_in_mid_stream_is_an_error_after_the_text_so_far(protocol: str, fault: str, error: type[EngineError]) -> None:
     async def run() -> None:
-        async with fleet(protocol, fault=fault) as engines:
+        async with fleet(protocol, fault=fault, itl_ms=5) as engines:
             seen: list[object] = []
             with pytest.raises(error):
-                async for events in engines.pipeline.run(chat("one two three four five six")):
-                    seen += events
+                await drain(engines, seen)
             assert sum(isinstance(event, Content) for event in seen) >= 1
             assert engines.load == 0
 
