@@ -9,54 +9,12 @@ import time
 import msgspec
 import pytest
 
-from smg.config import Config
-from smg.config.tree import Server
 from smg.errors import EngineUnavailable
 from smg.server import exchange as exchange_module
-from smg.server.app import App
 from smg.types.event import Content
-from tests.api.fake import HANG, HELLO, STARTED, FakePipeline, events, services
+from tests.api.fake import HANG, HELLO, STARTED, events
+from tests.server.asking import ask, body, error_of, make_app
 from tests.server.serving import connection, exchange, get, post, serving, until
-
-LEAVES_S = 0.1
-
-
-def body(**fields):
-    return msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields})
-
-
-class Counter:
-    def __init__(self):
-        self.seen = []
-
-    def observe(self, method, path, status, seconds):
-        assert 0 <= seconds < 60
-        self.seen.append((method, path, status))
-
-
-def make_app(script=HELLO, **server):
-    pipeline = FakePipeline(script)
-    app = App(services(pipeline, Config(server=Server(**server))), observer=Counter())
-    return app, pipeline
-
-
-def ask(data, script=HELLO, **server):
-    """One exchange with a server of its own; gives what came back and the application."""
-    app, pipeline = make_app(script, **server)
-
-    async def run():
-        async with serving(app) as port:
-            return await exchange(port, data)
-
-    status, headers, answer = asyncio.run(run())
-    assert headers["x-request-id"]
-    assert app.inflight == 0
-    assert pipeline.running == 0
-    return status, headers, answer, app
-
-
-def error_of(answer):
-    return msgspec.json.decode(answer)["error"]
 
 
 def test_a_whole_answer_and_a_stream():
@@ -218,75 +176,6 @@ def test_a_body_that_stops_is_given_up(size, monkeypatch):
     monkeypatch.setattr("smg.middleware.body.IDLE_S", 0.05)
     status, _, answer, _ = ask(post(b'{"messages"', length=size))
     assert (status, error_of(answer)["code"]) == (408, "body_timeout")
-
-
-@pytest.mark.parametrize("size", [1000, 100_000])
-def test_a_client_that_leaves_in_its_body(size):
-    app, pipeline = make_app()
-
-    async def run():
-        async with serving(app) as port, connection(port) as (_, writer):
-            writer.write(post(b'{"messages"', length=size))
-            await until(lambda: app.inflight == 1)
-            writer.close()
-            await until(lambda: app.inflight == 0)
-
-    asyncio.run(run())
-    assert pipeline.jobs == []
-    assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
-
-
-@pytest.mark.parametrize(
-    ("fields", "script"),
-    [
-        ({"stream": True}, [[STARTED], HANG]),
-        ({"stream": True}, [[STARTED], [Content(0, "a")], HANG]),
-        ({}, [[STARTED], HANG]),
-        ({}, [[STARTED], [Content(0, "a")], HANG]),
-        ({}, [HANG]),
-    ],
-)
-@pytest.mark.parametrize("early", [True, False])
-def test_a_client_that_leaves_ends_the_run(fields, script, early):
-    """`early`: before the watch for the client begins."""
-    app, pipeline = make_app(script)
-
-    async def run():
-        async with serving(app) as port, connection(port) as (reader, writer):
-            writer.write(post(body(**fields)))
-            await until(lambda: pipeline.running)
-            if not early:
-                start = time.monotonic()
-                await until(lambda: time.monotonic() - start > 2 * exchange_module.WATCH_AFTER_S)
-            if fields and len(script) > 2:
-                assert b'"a"' in await reader.readuntil(b'"a"')
-            left = time.monotonic()
-            writer.close()
-            await until(lambda: not pipeline.running and not app.inflight)
-            return pipeline.closed[0] - left
-
-    assert asyncio.run(run()) < LEAVES_S
-    assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_client_that_leaves_a_running_stream_ends_the_run(watched, monkeypatch):
-    """The next write finds out too, where the watch has not begun."""
-    if not watched:
-        monkeypatch.setattr(exchange_module, "WATCH_AFTER_S", 60.0)
-    endless = [[STARTED], *[[Content(0, "a")]] * 100_000]
-    app, pipeline = make_app(endless)
-
-    async def run():
-        async with serving(app) as port, connection(port) as (reader, writer):
-            writer.write(post(body(stream=True)))
-            await reader.readuntil(b'"a"')
-            left = time.monotonic()
-            writer.transport.abort()
-            await until(lambda: not pipeline.running and not app.inflight)
-            return pipeline.closed[0] - left
-
-    assert asyncio.run(run()) < LEAVES_S
 
 
 def test_an_error_before_the_first_token_has_its_own_status():
