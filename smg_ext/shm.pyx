@@ -62,13 +62,13 @@ cdef enum:
     # words of an in-flight cell: epoch of the slot it counts for, requests, tokens
     I_WORDS = 4
     # words of a series: state, first cell, cells, length of the key, key
-    S_WORDS = 32
+    S_WORDS = 64
     S_STATE = 0
     S_FIRST = 1
     S_COUNT = 2
     S_LENGTH = 3
     S_KEY = 4
-    KEY_BYTES = 224
+    KEY_BYTES = 480
     SPINS = 100000
 
 

@@ -15,7 +15,18 @@ from msgspec import Struct
 
 from smg._ext import NO_EXT, NativeShm
 
-__all__ = ["CONTROL_ROW", "FIRST_WORKER_ROW", "LOAD_FIELDS", "Block", "PlainShm", "Shm", "attach_block", "make_block", "now_ms"]
+__all__ = [
+    "CONTROL_ROW",
+    "FIRST_WORKER_ROW",
+    "KEY_BYTES",
+    "LOAD_FIELDS",
+    "Block",
+    "PlainShm",
+    "Shm",
+    "attach_block",
+    "make_block",
+    "now_ms",
+]
 
 CONTROL_ROW = 1
 FIRST_WORKER_ROW = 2
@@ -24,7 +35,7 @@ LOAD_FIELDS = ("running", "waiting", "used_tokens", "max_tokens", "waiting_uncac
 MAGIC = 0x534D4701
 HEADER_WORDS = 16
 ROWS, ENGINES, SERIES, CELLS, ENGINES_AT, ROWS_AT, INFLIGHT_AT, SERIES_AT, CELLS_AT, SIZE, GENERATION, CELLS_USED, DROPPED = range(1, 14)
-ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 32
+ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 PID, PHASE, BEAT = range(3)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)

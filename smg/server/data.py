@@ -76,5 +76,7 @@ class DataApplication:
 async def registry_ready(boot: Boot) -> None:
     """Returns when the control process serves, or after a while: an engine that hangs must not hold up the others."""
     end = time.monotonic() + FIRST_REGISTRY_S
-    while boot.shm.row(CONTROL_ROW)[1] != Phase.READY and time.monotonic() < end:
+    while boot.shm.row(CONTROL_ROW)[1] != Phase.READY:
+        if time.monotonic() > end:
+            return
         await asyncio.sleep(0.01)

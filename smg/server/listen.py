@@ -19,13 +19,13 @@ def listen_tcp(host: str, port: int, *, backlog: int, setting: str) -> socket.so
         raise ConfigError([f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}"]) from error
 
 
-def _bound(made: socket.socket, address: tuple[str | int, ...] | str, backlog: int) -> socket.socket:
+def _bound(made: socket.socket, address: object, backlog: int) -> socket.socket:
     with contextlib.ExitStack() as on_error:
         on_error.callback(made.close)
         if made.family != socket.AF_UNIX:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.bind(address)
+        made.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
         made.listen(backlog)
         made.setblocking(False)
         on_error.pop_all()

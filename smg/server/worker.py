@@ -13,8 +13,7 @@ import time
 from typing import Any
 
 import uvloop
-from granian._futures import _future_watcher_wrapper, _new_cbscheduler
-from granian._granian import RSGIWorker, SocketHolder, WorkerSignal
+from granian import _futures, _granian
 from granian.http import HTTP1Settings, HTTP2Settings
 
 from smg.config import Config
@@ -26,6 +25,10 @@ __all__ = ["DataWorker", "make_application", "run_worker"]
 
 log = logging.getLogger(__name__)
 
+# Granian 2.8.9 as it is; its stubs are of an earlier version.
+FUTURES: Any = _futures
+NATIVE: Any = _granian
+
 BEAT_S = 1.0
 # Load balancers learn of the end from the readiness probe; meanwhile nobody is refused.
 ACCEPT_AFTER_TERM_S = 0.25
@@ -34,6 +37,7 @@ SETTLE_AFTER_TERM_S = 0.1
 SETTLE_AFTER_HUP_S = 2.0
 # What the clients of finished requests have to read their answers to the end.
 FLUSH_S = 5.0
+POLL_S = 0.02
 CONNECTIONS = 1 << 16
 
 
@@ -93,11 +97,11 @@ class DataWorker:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> Any:
         """Starts Granian's threads; what is returned ends them when it is set."""
         config = self._boot.config
-        quit_signal = WorkerSignal()
+        quit_signal = NATIVE.WorkerSignal()
         quit_signal.add_cb(lambda: loop.call_soon_threadsafe(self._stopped.set))
-        worker = RSGIWorker(
+        worker = NATIVE.RSGIWorker(
             self._boot.row,
-            (None, SocketHolder(self._listener, False, config.server.backlog)),
+            (None, NATIVE.SocketHolder(self._listener, False, config.server.backlog)),
             None,  # ipc
             1,  # threads of the HTTP runtime
             64,  # its blocking threads
@@ -112,7 +116,7 @@ class DataWorker:
             *tls_settings(config),
             (None, None),  # metrics
         )
-        scheduler = _new_cbscheduler(loop, _future_watcher_wrapper(self._call), impl_asyncio=True)
+        scheduler = FUTURES._new_cbscheduler(loop, FUTURES._future_watcher_wrapper(self._call), impl_asyncio=True)
         worker.serve_str(scheduler, loop, quit_signal)
         return quit_signal
 
@@ -136,9 +140,12 @@ class DataWorker:
 
     async def _settled(self, seconds: float) -> None:
         """Waits for what was accepted and not read yet; a gateway that stops meanwhile does not wait for the politeness of a reload."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not (self._application.draining and end - time.monotonic() < seconds - SETTLE_AFTER_TERM_S):
-            await asyncio.sleep(0.02)
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < self._settle_s(seconds):  # noqa: ASYNC110  the target moves
+            await asyncio.sleep(min(POLL_S, seconds - waited))
+
+    def _settle_s(self, seconds: float) -> float:
+        return SETTLE_AFTER_TERM_S if self._application.draining else seconds
 
     def _stop_accepting(self) -> None:
         """Puts a socket that nobody connects to in the listener's place: Granian has no way to stop accepting and still serve."""

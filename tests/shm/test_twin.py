@@ -22,7 +22,7 @@ def small_block() -> Block:
 rows, slots, epochs = st.integers(-1, 4), st.integers(-1, 3), st.integers(0, 3)
 amounts = st.integers(0, 1000)
 loads = st.lists(amounts, min_size=6, max_size=8).map(lambda values: array("q", values))
-keys = st.binary(max_size=230) | st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+keys = st.binary(max_size=490) | st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 CALLS = st.one_of(
     st.tuples(st.just("generation")),
     st.tuples(st.just("bump")),

@@ -1,0 +1,165 @@
+"""Metrics: what is counted is declared here as data; the counts live in shared memory and are summed over all processes at scrape.
+
+Data workers hold a `Meter` each; the control process calls `render` and adds the gauges that it knows at that moment. Names as in the
+original (inventory, "Observability").
+"""
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from smg.obs.shm import KEY_BYTES, Shm
+
+__all__ = ["METRICS", "HttpObserver", "Meter", "Metric", "Sample", "render"]
+
+DURATION_S = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0),
+    *(60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0),
+)
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+LONGEST_LABEL = 128
+MICRO = 1_000_000
+
+
+class Metric(Struct, frozen=True):
+    """One family of series. Histograms are of seconds; a gauge is not kept but given at scrape."""
+
+    name: str
+    kind: Literal["counter", "histogram", "gauge"]
+    labels: tuple[str, ...]
+    help: str
+
+
+ROUTER = ("router_type", "backend_type", "connection_mode", "model", "endpoint", "streaming")
+SHORT_ROUTER = ("router_type", "backend_type", "model", "endpoint")
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("smg_http_requests_total", "counter", ("method", "path"), "HTTP requests by route"),
+        Metric(
+            "smg_http_request_duration_seconds", "histogram", ("method", "path"), "time from the head of a request to the end of its answer"
+        ),
+        Metric("smg_http_responses_total", "counter", ("path", "status_code", "error_code"), "HTTP responses by status"),
+        Metric("smg_router_requests_total", "counter", ROUTER, "requests that were routed"),
+        Metric("smg_router_request_duration_seconds", "histogram", ROUTER, "time of a routed request"),
+        Metric("smg_router_request_errors_total", "counter", (*ROUTER, "error_type"), "routed requests that failed"),
+        Metric("smg_router_stage_duration_seconds", "histogram", ("router_type", "stage"), "time of one stage of the pipeline"),
+        Metric("smg_router_ttft_seconds", "histogram", SHORT_ROUTER, "time to the first token"),
+        Metric("smg_router_tpot_seconds", "histogram", SHORT_ROUTER, "mean time of each token after the first"),
+        Metric("smg_router_generation_duration_seconds", "histogram", SHORT_ROUTER, "time from the first token to the last"),
+        Metric("smg_router_tokens_total", "counter", (*SHORT_ROUTER, "token_type"), "tokens in and out"),
+        Metric("smg_worker_selection_total", "counter", ("worker_type", "connection_mode", "model", "policy"), "engines chosen, by policy"),
+        Metric("smg_worker_errors_total", "counter", ("worker_type", "connection_mode", "error_type"), "engine calls that failed"),
+        Metric("smg_worker_retries_total", "counter", ("worker_type", "endpoint"), "requests that were sent to another engine"),
+        Metric("smg_worker_pool_size", "gauge", ("worker_type", "connection_mode", "model"), "registered engines"),
+        Metric("smg_worker_requests_active", "gauge", ("worker",), "requests under way at an engine"),
+        Metric("smg_worker_health", "gauge", ("worker",), "1 = the engine is ready"),
+        Metric("smg_worker_health_checks_total", "counter", ("worker_type", "result"), "health checks by result"),
+        Metric("smg_engine_running_requests", "gauge", ("worker",), "requests that an engine says it runs"),
+        Metric("smg_engine_waiting_requests", "gauge", ("worker",), "requests that an engine says wait"),
+        Metric("smg_engine_token_usage", "gauge", ("worker",), "share of its KV cache that an engine uses"),
+        Metric("smg_engine_gen_throughput", "gauge", ("worker",), "tokens that an engine generates in a second"),
+        Metric("smg_metric_series_dropped_total", "gauge", (), "counts that found no room"),
+    )
+}
+
+
+class Sample(Struct, frozen=True):
+    """The value of a gauge at scrape; `labels` in the order of the metric's."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+class Meter:
+    """Counts in one process's row. A series that finds no room is dropped, and that is counted."""
+
+    def __init__(self, shm: Shm, *, row: int) -> None:
+        self._shm = shm
+        self._row = row
+        self._cells: dict[tuple[str, tuple[str, ...]], int] = {}
+
+    def add(self, name: str, labels: tuple[str, ...], amount: int = 1) -> None:
+        """Adds to a counter."""
+        cell = self._cell(name, labels, 1)
+        if cell >= 0:
+            self._shm.add(self._row, cell, amount)
+
+    def observe(self, name: str, labels: tuple[str, ...], seconds: float) -> None:
+        """Adds one duration to a histogram."""
+        cell = self._cell(name, labels, len(DURATION_S) + 2)
+        if cell >= 0:
+            self._shm.add(self._row, cell + bisect_left(DURATION_S, seconds), 1)
+            self._shm.add(self._row, cell + len(DURATION_S) + 1, int(seconds * MICRO))
+
+    def _cell(self, name: str, labels: tuple[str, ...], cells: int) -> int:
+        cell = self._cells.get((name, labels))
+        if cell is None:
+            key = series_key(name, labels)[:KEY_BYTES]
+            cell = self._shm.series(key, zlib.crc32(key), cells)
+            if cell >= 0:
+                self._cells[name, labels] = cell
+        return cell
+
+
+class HttpObserver:
+    """Counts what the application tells it; see `smg.server.app.Observer`."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Takes one finished request; `path` is a route's template."""
+        method = method if method in METHODS else "OTHER"
+        self._meter.add("smg_http_requests_total", (method, path))
+        self._meter.add("smg_http_responses_total", (path, str(status), ""))
+        self._meter.observe("smg_http_request_duration_seconds", (method, path), seconds)
+
+
+def series_key(name: str, values: tuple[str, ...]) -> bytes:
+    """Gives `name{label="value",…}` as Prometheus writes it."""
+    pairs = ",".join(f'{label}="{escape(value)}"' for label, value in zip(METRICS[name].labels, values, strict=True))
+    return (f"{name}{{{pairs}}}" if pairs else name).encode("utf-8", "backslashreplace")
+
+
+def escape(value: str) -> str:
+    """Gives a label's value, shortened where it is too long to be one."""
+    return value[:LONGEST_LABEL].replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def render(shm: Shm, *, gauges: Iterable[Sample]) -> bytes:
+    """Gives all metrics in Prometheus' text format, version 0.0.4."""
+    lines: dict[str, list[str]] = {}
+    sums: dict[bytes, list[int]] = {}
+    for key, values in shm.totals():
+        before = sums.get(key)
+        sums[key] = values if before is None else [one + other for one, other in zip(before, values, strict=True)]
+    for key, values in sums.items():
+        text = key.decode()
+        name = text.partition("{")[0]
+        if name in METRICS:
+            lines.setdefault(name, []).extend(_histogram(text, values) if len(values) > 1 else [f"{text} {values[0]}"])
+    for sample in gauges:
+        lines.setdefault(sample.name, []).append(f"{series_key(sample.name, sample.labels).decode()} {sample.value:g}")
+    text_lines = []
+    for name, metric in METRICS.items():
+        if name in lines:
+            text_lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *lines[name]]
+    return ("\n".join(text_lines) + "\n").encode()
+
+
+def _histogram(key: str, values: list[int]) -> list[str]:
+    name, _, rest = key.partition("{")
+    labels = rest.removesuffix("}")
+    before = f"{labels}," if labels else ""
+    lines, count = [], 0
+    for bound, value in zip((*map("{:g}".format, DURATION_S), "+Inf"), values, strict=False):
+        count += value
+        lines.append(f'{name}_bucket{{{before}le="{bound}"}} {count}')
+    suffix = f"{{{labels}}}" if labels else ""
+    return [*lines, f"{name}_sum{suffix} {values[-1] / MICRO:.6f}", f"{name}_count{suffix} {count}"]

@@ -1,0 +1,85 @@
+"""What an engine says of itself, asked once when it is first reached and again after it was away: runtime, model, tokenizer."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from smg.config import Config
+from smg.engine import Engine, EngineOptions, ModelInfo, detect, open_engine
+from smg.errors import EngineProtocol, EngineRejected, Unimplemented
+from smg.worker.archive import unpack
+from smg.worker.pool import engine_options
+from smg.worker.record import EngineRecord
+
+__all__ = ["Detector"]
+
+log = logging.getLogger(__name__)
+
+
+class Detector:
+    """Opens drivers and asks. `detect_runtime` and `open_driver` are the engine package's, or a test's."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        state_dir: Path,
+        detect_runtime: Callable[..., Awaitable[str]] = detect,
+        open_driver: Callable[..., Engine] = open_engine,
+    ) -> None:
+        self._config = config
+        self._options: EngineOptions = engine_options(config)
+        self._folder = state_dir / "tokenizers"
+        self._detect_runtime = detect_runtime
+        self._open_driver = open_driver
+
+    async def open(self, record: EngineRecord) -> tuple[Engine, EngineRecord]:
+        """Gives a started driver, and the record with its runtime. Raises the EngineError family, and ConfigError for a wrong URL."""
+        runtime = self._config.engines.backend
+        if runtime == "auto":
+            runtime = await self._detect_runtime(record.url, options=self._options, timeout_s=self._config.health.check_timeout_s)
+        engine = self._open_driver(record.url, runtime=runtime, options=self._options)
+        await engine.start()
+        return engine, msgspec.structs.replace(record, runtime=runtime)
+
+    async def describe(self, engine: Engine, record: EngineRecord) -> EngineRecord:
+        """Gives the record with what the engine says of its model. Raises the EngineError family."""
+        info = await engine.model_info()
+        model = info.served_name or info.model_path
+        if not model:
+            raise EngineProtocol("the engine does not say which model it serves")
+        aliases = (info.model_path,) if info.model_path and info.model_path != model else ()
+        tokenizer_dir = record.tokenizer_dir
+        if info != record.info or not (tokenizer_dir and os.access(tokenizer_dir, os.R_OK)):
+            tokenizer_dir = await self._tokenizer(engine, info)
+        return msgspec.structs.replace(
+            record, model=model, aliases=aliases, context_length=info.context_length, info=info, tokenizer_dir=tokenizer_dir
+        )
+
+    async def _tokenizer(self, engine: Engine, info: ModelInfo) -> str | None:
+        """Fetches the tokenizer unless it can be read here; None also when the engine does not offer it."""
+        model = self._config.model
+        here = (model.tokenizer_path, model.model_path, info.tokenizer_path, info.model_path)
+        if any(path and os.access(path, os.R_OK) for path in here):
+            return None
+        if not engine.features.tokenizer:
+            log.warning("no tokenizer: give --model-path or --tokenizer-path", extra={"engine": engine.url})
+            return None
+        try:
+            data = await engine.tokenizer_archive()
+        except (Unimplemented, EngineProtocol, EngineRejected) as error:
+            log.warning("the engine gives no tokenizer: %s", error.message, extra={"engine": engine.url, "detail": error.detail})
+            return None
+        folder = await asyncio.to_thread(self._unpack, data, engine.url)
+        return str(folder) if folder else None
+
+    def _unpack(self, data: bytes, url: str) -> Path | None:
+        try:
+            return unpack(data, folder=self._folder)
+        except (EngineProtocol, OSError) as error:
+            log.error("the engine's tokenizer cannot be kept: %s", error, extra={"engine": url})
+            return None
