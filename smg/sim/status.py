@@ -22,7 +22,7 @@ class Status:
     async def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answers one request."""
         if request.path == "/counters":
-            await reply.send(msgspec.json.encode(self._scheduler.counters))
+            await reply.send(msgspec.json.encode(self._scheduler.counters, enc_hook=list))
         elif request.path == CLAIM_PATH:
             await self._claim(request, reply)
         elif request.path == "/kv/hide" and request.method == "POST":
