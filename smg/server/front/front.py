@@ -1,0 +1,134 @@
+"""The front as a whole: listens, makes connections, runs the application on each request, keeps time, and ends in order.
+
+Used by a data worker in place of granian: `serve` once for each listening socket, then `drain` and `close`. A socket may be shared with
+other processes; each closes its own.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import Any, Protocol
+
+from smg.api.errors import internal_error
+from smg.config import Config
+from smg.server.front.connection import Connection
+from smg.server.front.limits import Limits
+from smg.server.front.responder import Responder
+from smg.server.front.scope import Scope
+from smg.server.front.wire import date_line
+
+__all__ = ["Application", "Front"]
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0
+TLS_SHUTDOWN_S = 1.0
+
+
+class Application(Protocol):
+    """What is served: `smg.server.app.App`, or anything else that speaks RSGI."""
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        """Answers one request."""
+
+
+class Front:
+    """Everything it owns lives in `loop`. `draining` is set by `drain`: each response is then the last of its connection."""
+
+    def __init__(self, app: Application, *, config: Config, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.loop = loop
+        self.draining = False
+        self.date = date_line()
+        self._app = app
+        self._backlog = config.server.backlog
+        self._servers: list[asyncio.AbstractServer] = []
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    async def serve(self, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
+        """Starts to accept on a bound TCP or UNIX socket, which it takes over. Returns at once; raises OSError."""
+        options: dict[str, Any] = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": TLS_SHUTDOWN_S} if tls else {}
+        create = self.loop.create_unix_server if sock.family == socket.AF_UNIX else self.loop.create_server
+        self._servers.append(await create(lambda: Connection(self), sock=sock, ssl=tls, backlog=self._backlog, **options))
+        if self._timer is None:
+            self._tick()
+
+    def stop_accepting(self) -> None:
+        """Closes the listening sockets; connections live on."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Ends in order: idle connections close now, others after the request under way. Tells whether all did so in time."""
+        self.stop_accepting()
+        self.draining = True
+        for connection in list(self._connections):
+            connection.drain()
+        if not self._connections and not self._tasks:
+            return True
+        self._empty = self.loop.create_future()
+        done, _ = await asyncio.wait([self._empty], timeout=timeout_s)
+        return bool(done)
+
+    def close(self) -> None:
+        """Cuts what is left: listeners, connections, and the application's tasks."""
+        self.stop_accepting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self._connections):
+            connection.abort()
+        for task in self._tasks:
+            task.cancel()
+
+    # What connections call.
+
+    def opened(self, connection: Connection) -> None:
+        """Keeps a connection."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Forgets it."""
+        self._connections.discard(connection)
+        self._tell_if_empty()
+
+    def answer(self, scope: Scope, responder: Responder) -> None:
+        """Runs the application on a request, in a task of its own."""
+        responder.task = self.loop.create_task(self._answer(scope, responder))
+        self._tasks.add(responder.task)
+
+    async def _answer(self, scope: Scope, responder: Responder) -> None:
+        try:
+            await self._app.__rsgi__(scope, responder)
+        except Exception:
+            log.exception("the application failed")
+            responder.break_off()
+        except asyncio.CancelledError:
+            responder.break_off()
+            raise
+        finally:
+            responder.respond_error(internal_error(), status=500)
+            self._forget(responder)
+
+    def _forget(self, responder: Responder) -> None:
+        if responder.task is not None:
+            self._tasks.discard(responder.task)
+            responder.task = None
+        if self._empty is not None:
+            self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self._empty is not None and not self._empty.done() and not self._connections and not self._tasks:
+            self._empty.set_result(None)
+
+    def _tick(self) -> None:
+        self._timer = self.loop.call_later(self.limits.tick_s, self._tick)
+        self.date = date_line()
+        now = self.loop.time()
+        for connection in [each for each in self._connections if each.deadline <= now]:
+            connection.expire()

@@ -1,0 +1,207 @@
+"""Bytes in, requests out: llhttp with the limits and the strictness that it leaves to its caller. Does no I/O; `connection.py` owns one.
+
+llhttp cannot be paused through httptools, so it is never given bytes of two messages at once: a head and a chunked message end with CRLF
+CRLF, a body of known length by its count, and slices end there at the latest.
+"""
+
+from typing import Protocol
+
+import httptools
+
+from smg.server.front.limits import Limits
+from smg.server.front.scope import Headers, Peer, Scope
+
+__all__ = ["Receiver", "Refused", "RequestReader"]
+
+END = b"\r\n\r\n"
+METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")}
+# Where two values would let two readers of the same bytes see two requests (RFC 9112, 11.2).
+SINGLE = ("host", "content-length", "transfer-encoding")
+IN_HEAD, IN_LENGTH, IN_CHUNKS = range(3)
+
+
+class Refused(Exception):
+    """The bytes are no request that is served here; nothing after them can be read."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Receiver(Protocol):
+    """Who is told."""
+
+    def request_begun(self, scope: Scope, *, keep_alive: bool) -> None:
+        """Takes a complete head."""
+
+    def body_received(self, data: bytes) -> None:
+        """Takes a piece of the body."""
+
+    def request_received(self) -> None:
+        """Learns that the request is complete."""
+
+
+class RequestReader:
+    """Reads one request after the other. `begun` tells whether a head has started to arrive and is not complete."""
+
+    def __init__(self, receiver: Receiver, *, peer: Peer, limits: Limits) -> None:
+        self._receiver = receiver
+        self._peer = peer
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._phase = IN_HEAD
+        self._tail = b""  # how much of END the last slice ended with
+        self._left = 0  # bytes of a body of known length
+        self._head_bytes = 0
+        self._overhead = 0  # bytes since the last one of a chunk's data
+        self._complete = False
+        self._muted = False
+        self._target = b""
+        self._items: list[tuple[str, str]] = []
+        self._fields = 0
+
+    @property
+    def begun(self) -> bool:
+        """True while a head is under way."""
+        return self._phase == IN_HEAD and self._head_bytes > 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Reads up to the end of the current request and gives what lies behind it. Raises Refused; the reader is of no use after that."""
+        start, size = 0, len(data)
+        while start < size:
+            end = self._slice_end(data, start)
+            self._parse(data if end - start == size else memoryview(data)[start:end], end - start)
+            start = end
+            if self._complete:
+                self._complete = False
+                return data[start:]
+        return b""
+
+    def close(self) -> None:
+        """Lets go of the parser, which holds this object in turn."""
+        del self._parser
+
+    def _slice_end(self, data: bytes, start: int) -> int:
+        if self._phase == IN_LENGTH:
+            return min(len(data), start + self._left)
+        if self._tail and data.startswith(END[len(self._tail) :], start):
+            end = start + len(END) - len(self._tail)
+            self._tail = b""
+            return end
+        found = data.find(END, start)
+        if found < 0:
+            self._tail = _beginning_of_end(self._tail + data[max(start, len(data) - 3) :])
+            return len(data)
+        self._tail = b""
+        return found + len(END)
+
+    def _parse(self, piece: bytes | memoryview, size: int) -> None:
+        phase = self._phase
+        if phase == IN_HEAD:
+            self._head_bytes += size
+        elif phase == IN_CHUNKS:
+            self._overhead += size
+        else:
+            self._left -= size
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade()
+        except httptools.HttpParserError as error:
+            ours = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
+            raise ours or Refused(400, f"malformed HTTP: {error}") from None
+        if phase == IN_HEAD and self._phase == IN_HEAD and self._head_bytes > self._limits.head_bytes:
+            raise Refused(431, "the request's headers are too long")
+        if phase == IN_CHUNKS and self._overhead > self._limits.head_bytes:
+            raise Refused(431, "a chunk's header, or the trailer, is too long")
+
+    def _ignore_upgrade(self) -> None:
+        """Sets up a parser for the body: llhttp takes what follows an Upgrade for another protocol, RFC 9110 (7.8) lets us ignore it."""
+        framing = f"content-length: {self._left}" if self._phase == IN_LENGTH else "transfer-encoding: chunked"
+        if self._phase == IN_HEAD:
+            framing = "content-length: 0"
+        self._parser = httptools.HttpRequestParser(self)
+        self._muted = True
+        self._parser.feed_data(f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode())
+
+    # What llhttp calls. An exception ends its run, and comes out of feed_data as the context of its own.
+
+    def on_message_begin(self) -> None:
+        """A request starts."""
+        self._target = b""
+        self._items = []
+        self._fields = 0
+
+    def on_url(self, piece: bytes) -> None:
+        """Takes a piece of the target."""
+        self._target += piece
+        if len(self._target) > self._limits.target_bytes:
+            raise Refused(414, "the request's target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header, or a field of the trailer, which is dropped."""
+        self._fields += 1
+        if self._fields > self._limits.head_fields:
+            raise Refused(431, "the request has too many headers")
+        if self._phase == IN_HEAD:
+            self._items.append((name.lower().decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        """Checks the head and hands it over."""
+        if self._muted:
+            return
+        if self._head_bytes > self._limits.head_bytes:
+            raise Refused(431, "the request's headers are too long")
+        parser = self._parser
+        version = parser.get_http_version()
+        method = METHODS.get(parser.get_method())
+        headers = Headers(self._items)
+        if method is None:
+            raise Refused(501, "the method is not implemented")
+        if not self._target.startswith(b"/") and not (b"://" in self._target or (self._target == b"*" and method == "OPTIONS")):
+            raise Refused(400, "the target of the request is not valid")
+        self._check(headers, version)
+        if headers.get("transfer-encoding") is not None:
+            self._phase, self._overhead = IN_CHUNKS, 0
+        elif length := int(headers.get("content-length") or 0):
+            self._phase, self._left = IN_LENGTH, length
+        scope = Scope(method=method, target=self._target.decode("ascii"), headers=headers, http_version=version, peer=self._peer)
+        self._receiver.request_begun(scope, keep_alive=parser.should_keep_alive() and not parser.should_upgrade())
+
+    def on_body(self, data: bytes) -> None:
+        """Takes a piece of the body."""
+        self._overhead = 0
+        self._receiver.body_received(data)
+
+    def on_message_complete(self) -> None:
+        """A request ends, except the head of one with Upgrade, whose body is read by another parser."""
+        if not self._muted and self._parser.should_upgrade():
+            return
+        self._muted = False
+        self._phase = IN_HEAD
+        self._head_bytes = 0
+        self._complete = True
+        self._receiver.request_received()
+
+    def _check(self, headers: Headers, version: str) -> None:
+        """Refuses what llhttp lets pass and HTTP does not."""
+        if version not in ("1.1", "1.0"):
+            raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        if headers.repeated and any(len(headers.get_all(name)) > 1 for name in SINGLE):
+            raise Refused(400, "a header that must be unique occurs twice")
+        if version == "1.1" and "host" not in headers:
+            raise Refused(400, "the Host header is missing")
+        coding = headers.get("transfer-encoding")
+        if coding is not None and version == "1.0":
+            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+        if coding is not None and coding.lower() != "chunked":
+            raise Refused(501, "the only transfer coding is chunked")
+        expect = headers.get("expect")
+        if expect is not None and expect.lower() != "100-continue":
+            raise Refused(417, "the only expectation is 100-continue")
+
+
+def _beginning_of_end(data: bytes) -> bytes:
+    """Gives the longest end of the data that END starts with."""
+    return next((END[:size] for size in (3, 2, 1) if data.endswith(END[:size])), b"")

@@ -1,0 +1,89 @@
+"""The body of a streamed response. Made by `responder.py`; written to from any callback of the loop."""
+
+from collections.abc import Callable, Generator
+from typing import Protocol
+
+__all__ = ["GONE", "SENT", "Link", "PyErrAwaitable", "ResponseStream"]
+
+
+class Link(Protocol):
+    """What a stream needs of its connection."""
+
+    gone: bool
+    write_paused: bool
+
+    def give_up_if_full(self) -> bool:
+        """Aborts the connection if its client is too far behind; tells whether it did."""
+
+
+class PyEmptyAwaitable:
+    """Is done already."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class PyErrAwaitable:
+    """Fails at once: nobody reads any more. Both have the names of granian's, which is how its users tell them apart without waiting."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+        raise RuntimeError("the client is gone")
+
+
+SENT = PyEmptyAwaitable()
+GONE = PyErrAwaitable()
+
+
+class ResponseStream:
+    """An open response. Ends at `close`, or as granian's do when nobody holds it any more.
+
+    `link` is None for a stream that was refused because a response had begun before; `framing` says how a chunk looks on the wire.
+    """
+
+    __slots__ = ("_chunked", "_link", "_on_end", "_silent", "_write")
+
+    def __init__(
+        self,
+        link: Link | None,
+        *,
+        write: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        chunked: bool = True,
+        silent: bool = False,
+    ) -> None:
+        self._link = link
+        self._write = write
+        self._on_end = on_end
+        self._chunked = chunked
+        self._silent = silent
+
+    def write(self, data: bytes) -> bool:
+        """Sends one chunk without waiting; False when the client is gone, or was given up because it does not read."""
+        link = self._link
+        if link is None or link.gone or (link.write_paused and link.give_up_if_full()):
+            return False
+        if data and not self._silent:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return True
+
+    def close(self) -> None:
+        """Ends the body. May be called again."""
+        if self._link is not None:
+            self._link = None
+            self._on_end()
+
+    def send_bytes(self, data: bytes) -> PyEmptyAwaitable | PyErrAwaitable:
+        """Sends one chunk; what it gives needs no await."""
+        return SENT if self.write(data) else GONE
+
+    def send_str(self, data: str) -> PyEmptyAwaitable | PyErrAwaitable:
+        """Sends text as one chunk."""
+        return self.send_bytes(data.encode())
+
+    def __del__(self) -> None:
+        self.close()
