@@ -10,6 +10,7 @@ from smg.tokenizer.base import Tokenizer
 from smg.tokenizer.files import VOCABULARY_BYTES, find_file, read_bytes
 from smg.tokenizer.folder import ModelFolder, read_folder
 from smg.tokenizer.huggingface import HuggingFaceTokenizer
+from smg.tokenizer.tiktoken import FILE_NAMES, build_tiktoken, is_tiktoken
 
 __all__ = ["load_tokenizer"]
 
@@ -20,25 +21,49 @@ CONFIG_RULED = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 def load_tokenizer(path: Path) -> Tokenizer:
     """Loads the tokenizer of a model folder, or of one vocabulary file; ConfigError when there is none or it cannot be used."""
     if path.is_dir():
-        file = find_file(path, "tokenizer.json")
-        if file is None:
-            raise ConfigError([f"{path}: no tokenizer found"])
-        return _load_json(file, read_folder(path))
+        folder = read_folder(path)
+        return _load(_vocabulary(path), folder)
     if not path.is_file():
         raise ConfigError([f"{path}: no such file or folder"])
-    return _load_json(path, ModelFolder(path=path.parent))
+    return _load(path, ModelFolder(path=path.parent))
 
 
-def _load_json(file: Path, folder: ModelFolder) -> Tokenizer:
-    data = read_bytes(file, limit=VOCABULARY_BYTES)
-    try:
-        library = Library.from_buffer(data)
-    except Exception as error:  # the library raises the bare class
-        raise ConfigError([f"{file}: not a tokenizer: {error}"]) from error
+def _vocabulary(folder: Path) -> Path:
+    """The file that holds the vocabulary, by the order in which engines prefer them."""
+    for name in ("tokenizer.json", *FILE_NAMES, "tekken.json"):
+        file = find_file(folder, name)
+        if file is not None:
+            return file
+    tiktoken = sorted(folder.glob("*.tiktoken"))
+    if len(tiktoken) == 1:
+        return tiktoken[0]
+    if len(tiktoken) > 1:
+        raise ConfigError([f"{folder}: more than one .tiktoken file"])
+    raise ConfigError([f"{folder}: no tokenizer found (tokenizer.json, tiktoken.model or *.tiktoken)"])
+
+
+def _load(file: Path, folder: ModelFolder) -> Tokenizer:
+    name = file.name.removesuffix(".gz")
+    if name.startswith("tekken"):
+        raise ConfigError([f"{file}: tekken vocabularies need mistral-common: pip install 'smg[mistral]', or give a tokenizer.json"])
+    if name.endswith(".json"):
+        library = _from_json(file)
+    elif is_tiktoken(file):
+        library = build_tiktoken(file, folder)
+    else:
+        raise ConfigError([f"{file}: SentencePiece vocabularies need mistral-common: pip install 'smg[mistral]', or give a tokenizer.json"])
     _apply_config(library, folder)
     return HuggingFaceTokenizer(
         library, name=folder.path.name, bos_token=folder.bos_token, eos_token=folder.eos_token, eos_token_ids=folder.eos_token_ids
     )
+
+
+def _from_json(file: Path) -> Library:
+    data = read_bytes(file, limit=VOCABULARY_BYTES)
+    try:
+        return Library.from_buffer(data)
+    except Exception as error:  # the library raises the bare class
+        raise ConfigError([f"{file}: not a tokenizer: {error}"]) from error
 
 
 def _apply_config(library: Library, folder: ModelFolder) -> None:

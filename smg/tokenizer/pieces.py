@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from smg.types.json import Json, JsonObject
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["BYTE_NAMES", "Plan", "plan_of"]
 
 # A step on one token: its text and whether it is the first one of the output.
 Step = Callable[[str, bool], str]
@@ -42,6 +42,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 ALPHABET = _byte_alphabet()
+BYTE_NAMES = [name for name, _ in sorted(ALPHABET.items(), key=lambda item: item[1])]  # the stand-in of each byte
 
 
 class Plan(Struct, frozen=True, kw_only=True):
