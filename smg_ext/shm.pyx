@@ -95,10 +95,9 @@ cdef void _clear(ShmC *shm, int64_t row) noexcept nogil:
     cdef int64_t *base = shm.cells
     for i in range(shm.engine_count):
         cell = shm.inflight + (row * shm.engine_count + i) * I_WORDS
-        if smg_load(cell):
-            smg_store(cell + 1, 0)
-            smg_store(cell + 2, 0)
-            smg_store(cell, 0)
+        smg_store(cell + 1, 0)
+        smg_store(cell + 2, 0)
+        smg_store(cell, 0)
     if row:
         for i in range(smg_load(shm.words + H_CELLS_USED)):
             moved = smg_swap(shm.cells + row * shm.cell_count + i, 0)

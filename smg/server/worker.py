@@ -35,8 +35,9 @@ ACCEPT_AFTER_TERM_S = 0.25
 # A connection that is taken has this long to send its request, and one that is in use to be given up politely.
 SETTLE_AFTER_TERM_S = 0.1
 SETTLE_AFTER_HUP_S = 2.0
-# What the clients of finished requests have to read their answers to the end.
-FLUSH_S = 5.0
+# What clients have at least to read the answers of finished requests to the end, and what closing may take: less than the supervisor waits.
+FLUSH_S = 1.0
+CLOSE_S = 1.0
 POLL_S = 0.02
 CONNECTIONS = 1 << 16
 
@@ -78,10 +79,11 @@ class DataWorker:
         quit_signal = self._serve(loop)
         report_ready(self._boot)
         number = await self._told
-        await self._drain(number, time.monotonic() + self._boot.config.server.shutdown_grace_period_s)
+        deadline = time.monotonic() + self._boot.config.server.shutdown_grace_period_s
+        drained = await self._drain(number, deadline)
         quit_signal.set()
-        await self._bounded(self._stopped.wait(), FLUSH_S)
-        await self._bounded(self._application.close(), FLUSH_S)
+        await self._bounded(self._stopped.wait(), max(FLUSH_S, deadline - time.monotonic()) if drained else 0.0)
+        await self._bounded(self._application.close(), CLOSE_S)
         return 0
 
     def _tell(self, number: signal.Signals) -> None:
@@ -125,18 +127,21 @@ class DataWorker:
             protocol = ClosingProtocol(protocol)
         await self._application.__rsgi__(scope, protocol)
 
-    async def _drain(self, number: signal.Signals, deadline: float) -> None:
+    async def _drain(self, number: signal.Signals, deadline: float) -> bool:
+        """False when requests were still running at the deadline."""
         log.debug("draining", extra={"signal": number.name})
         self._boot.shm.set_row(self._boot.row, os.getpid(), Phase.DRAINING, now_ms())
         self._closing = True
         if number == signal.SIGTERM:
             self._application.draining = True
-            await asyncio.sleep(min(ACCEPT_AFTER_TERM_S, deadline - time.monotonic()))
+            await asyncio.sleep(min(ACCEPT_AFTER_TERM_S, max(0.0, deadline - time.monotonic())))
         self._stop_accepting()
         settle = SETTLE_AFTER_TERM_S if number == signal.SIGTERM else SETTLE_AFTER_HUP_S
         await self._bounded(self._settled(settle), deadline - time.monotonic())
-        if not await self._bounded(self._application.drained(), max(0.0, deadline - time.monotonic())):
+        drained = await self._bounded(self._application.drained(), deadline - time.monotonic())
+        if not drained:
             log.warning("the grace period is over; requests are cut")
+        return drained
 
     async def _settled(self, seconds: float) -> None:
         """Waits for what was accepted and not read yet; a gateway that stops meanwhile does not wait for the politeness of a reload."""

@@ -19,7 +19,7 @@ class Trivial:
 
     def __init__(self, boot: Boot) -> None:
         self.draining = False
-        self.version = boot.config.server.cors_allowed_origins
+        self.version = boot.config.server.request_id_headers
         self.view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir)
         self.shm = boot.shm
         self._inflight = 0
@@ -61,7 +61,7 @@ class Trivial:
 
 
 async def make(boot: Boot) -> Trivial:
-    if "die-at-boot" in boot.config.server.cors_allowed_origins:
+    if "die-at-boot" in boot.config.server.request_id_headers:
         os._exit(3)
     return Trivial(boot)
 
