@@ -1,8 +1,11 @@
 """What a data worker serves: the RSGI application with its services, kept up to date with the registry. Made once a process."""
 
 import asyncio
+import logging
 import time
 from typing import Any
+
+import msgspec
 
 from smg.obs.metrics import HttpObserver, Meter
 from smg.obs.shm import CONTROL_ROW
@@ -12,6 +15,8 @@ from smg.server.services import build, close
 from smg.worker import EngineRecord, WorkerView
 
 __all__ = ["DataApplication"]
+
+log = logging.getLogger(__name__)
 
 FIRST_REGISTRY_S = 3.0
 LOOK_AGAIN_S = 0.25
@@ -66,7 +71,10 @@ class DataApplication:
         """Loads models as they come, also when no request asks for them."""
         generation = -1
         while True:
-            view.refresh()
+            try:
+                view.refresh()
+            except (OSError, msgspec.DecodeError):
+                log.exception("the registry cannot be read")
             if view.generation != generation:
                 generation = view.generation
                 await self._services.models.preload()

@@ -34,7 +34,7 @@ class Child:
 
     def end(self, number: signal.Signals, *, within_s: float) -> None:
         """Tells it to end, with SIGKILL to follow. A child that does not serve yet has nothing to finish."""
-        if self.stop_by is None:
+        if not self.killed:
             self.send(number if self.ready else signal.SIGKILL)
         self.stop_by = time.monotonic() + within_s
 

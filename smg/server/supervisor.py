@@ -93,6 +93,8 @@ class Supervisor:
         self._announced = False
         self._exit_code = 0
         self._pinged = 0.0
+        self._stepped_ms = now_ms()
+        self._hung_after_ms = 0
 
     @staticmethod
     def _pair(stack: contextlib.ExitStack, kind: int) -> tuple[socket.socket, socket.socket]:
@@ -222,7 +224,12 @@ class Supervisor:
             report=self._report,
             wake_fd=self._wake_fd,
         )
-        pid = fork(lambda: self._main(post, boot), name=f"smg:{post.name}", close=lambda: self._drop(post))
+        try:
+            pid = fork(lambda: self._main(post, boot), name=f"smg:{post.name}", close=lambda: self._drop(post))
+        except OSError as error:  # no memory, or too many processes
+            log.error("%s cannot be forked: %s", post.name, error)
+            post.not_before = time.monotonic() + TICK_S
+            return None
         self.shm.set_row(row, pid, Phase.STARTING, now_ms())
         child = self._children[pid] = Child(pid, row=row, name=post.name)
         log.debug("%s started", post.name, extra={"pid": pid})
@@ -276,9 +283,15 @@ class Supervisor:
             self._stop(f"{post.name} cannot start")
 
     def _kill_hung(self) -> None:
+        now = now_ms()
+        slept, self._stepped_ms = now - self._stepped_ms > HUNG_AFTER_MS / 2, now
+        if slept:  # the whole machine was stopped, or this process: the others have not had their turn yet
+            self._hung_after_ms = now + HUNG_AFTER_MS
+        if now < self._hung_after_ms:
+            return
         for child in self._children.values():
             beat = self.shm.row(child.row)[2]
-            if child.ready and not child.killed and beat and now_ms() - beat > HUNG_AFTER_MS:
+            if child.ready and not child.killed and beat and now - beat > HUNG_AFTER_MS:
                 log.error("%s does not respond and is killed", child.name, extra={"pid": child.pid})
                 child.killed = True
                 child.send(signal.SIGKILL)

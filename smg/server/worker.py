@@ -44,8 +44,9 @@ CONNECTIONS = 1 << 16
 
 def run_worker(boot: Boot, *, make_application: MakeApplication) -> int:
     """Serves until told to end; gives the exit code."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(DataWorker(boot, make_application=make_application).run())
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop.run_until_complete(DataWorker(boot, make_application=make_application).run())  # the process ends with the loop
 
 
 async def make_application(boot: Boot) -> Application:

@@ -23,6 +23,7 @@ def engine_options(config: Config) -> EngineOptions:
         connect_timeout_s=config.engines.connect_timeout_s,
         unary_timeout_s=config.health.check_timeout_s,
         max_message_bytes=config.engines.max_message_bytes,
+        data_plane=config.engines.data_plane,
         ca_cert_path=tls.ca_cert_path or None,
         client_cert_path=tls.client_cert_path or None,
         client_key_path=tls.client_key_path or None,
