@@ -6,6 +6,7 @@ into every compiled template; each few hundred steps the thread's processor time
 in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
 """
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ __all__ = ["Budget", "TooMuch", "bounded_concat", "bounded_filters", "check_call
 RENDER_SECONDS = 5.0
 STEPS_PER_LOOK = 256
 TEXT_CHARACTERS = 64 << 20
+ITEM_CHARACTERS = 16
 NUMBER_BITS = 4096
 WIDTH = 10_000
 WIDE = re.compile(r"\d{5}|\*")
@@ -111,11 +113,11 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
     """Raises TooMuch when the result of a binary operator would be huge."""
     if operator == "+":
         if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-            _check_size(len(left) + len(right))
+            _check_size((len(left) + len(right)) * _weight(left))
     elif operator == "*":
         for items, times in ((left, right), (right, left)):
             if isinstance(times, int) and isinstance(items, str | list | tuple):
-                _check_size(len(items) * times)
+                _check_size(len(items) * times * _weight(items))
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > NUMBER_BITS:
             raise TooMuch("the template makes too large a number")
     elif operator == "**":
@@ -147,6 +149,7 @@ def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callabl
     """Gives those of Jinja's filters that could make something huge, with a check before each."""
 
     def numbers(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)  # with Jinja's note of which filters want the environment first
         def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
             _check_numbers([*args, *kwargs.values()])
             return original(value, *args, **kwargs)
@@ -154,6 +157,7 @@ def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callabl
         return checked
 
     def formatted(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
             _check_format(str(value))
             return original(value, *args, **kwargs)
@@ -168,6 +172,11 @@ def check_replace(text: Any, old: Any, new: Any) -> None:
     """Raises TooMuch when a replacement would make something huge."""
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str) and len(new) > len(old):
         _check_size(len(text) + text.count(old) * len(new))
+
+
+def _weight(items: Any) -> int:
+    """A list takes more memory for an item than a text for a character."""
+    return 1 if isinstance(items, str) else ITEM_CHARACTERS
 
 
 def _check_size(size: int) -> None:
