@@ -10,16 +10,19 @@ import pathlib
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 from msgspec import Struct
 
 from smg.sim.processes import Child, ChildFailed, free_port, gateway_command, sim_command, wait_http
 
 if TYPE_CHECKING:
     from openai import OpenAI
+    from openai.types.chat import ChatCompletionMessageParam
 
 __all__ = ["main"]
 
@@ -32,8 +35,29 @@ ANSWER = (
     "I am a simulated engine: no model and no GPU. I say these words whatever you ask, at the pace of a real one, and I remember prompts "
     "as a real one does."
 )
-SIM_FLAGS = ("--output", "text", "--text", ANSWER, "--itl-ms", "20", "--prefill-token-us", "1000")
+SIM_FLAGS = ("--status-port", "0", "--output", "text", "--text", ANSWER, "--itl-ms", "20", "--prefill-token-us", "1000")
 READY_WITHIN_S = {"sim": 30.0, "mlx": 900.0}
+
+
+class RunningEngine(Struct, frozen=True, kw_only=True):
+    """An engine of the demo: `status` is the address of a simulated engine's counters, empty for a real one."""
+
+    name: str
+    address: str
+    status: str = ""
+
+    def started(self) -> int:
+        """How many requests it has started; 0 when it does not say."""
+        if not self.status:
+            return 0
+        with urllib.request.urlopen(f"{self.status}/counters", timeout=5) as reply:
+            return msgspec.json.decode(reply.read(), type=Counted).started
+
+
+class Counted(Struct, frozen=True):
+    """What is read of a simulated engine's counters."""
+
+    started: int
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -69,15 +93,17 @@ def engine_children(kind: str, *, protocol: str, stack: contextlib.ExitStack) ->
     return [stack.enter_context(Child(f"engine-{number}", command=command)) for number in (1, 2)]
 
 
-def follow(child: Child, *, within_s: float) -> str:
+def follow(child: Child, *, within_s: float) -> RunningEngine:
     """Waits for the engine's address, and passes on what it says of its set-up meanwhile."""
     end, shown = time.monotonic() + within_s, 0
     while time.monotonic() < end:
         lines = child.output().split("\n")[:-1]
         for line in lines[shown:]:
-            word, _, address = line.partition(" ")
-            if word == "ready":
-                return address.split()[0]
+            match line.split():
+                case ["ready", address]:
+                    return RunningEngine(name=child.name, address=address)
+                case ["ready", address, "status", status]:
+                    return RunningEngine(name=child.name, address=address, status=status)
             say(f"  {line}")
         shown = len(lines)
         child.check()
@@ -85,36 +111,46 @@ def follow(child: Child, *, within_s: float) -> str:
     raise ChildFailed(f"{child.name} was not ready after {within_s:g} s")
 
 
-def start(options: argparse.Namespace, *, stack: contextlib.ExitStack) -> tuple[str, dict[str, str]]:
-    """Starts engines and gateway; gives the gateway's address, and a name for each engine's address."""
+def start(options: argparse.Namespace, *, stack: contextlib.ExitStack) -> tuple[str, list[RunningEngine]]:
+    """Starts engines and gateway; gives the gateway's address, and the engines."""
     began = time.monotonic()
     children = engine_children(options.engine, protocol=options.protocol, stack=stack)
-    addresses = {follow(child, within_s=READY_WITHIN_S[options.engine]): child.name for child in children}
-    for address, name in addresses.items():
-        say(f"{name:9} {address}")
+    engines = [follow(child, within_s=READY_WITHIN_S[options.engine]) for child in children]
+    for engine in engines:
+        say(f"{engine.name:9} {engine.address}")
     port = options.port or free_port()
     url = f"http://127.0.0.1:{port}"
-    gateway = stack.enter_context(Child("gateway", command=gateway_command(port=port, engines=list(addresses), flags=["--workers", "2"])))
+    command = gateway_command(port=port, engines=[engine.address for engine in engines], flags=("--workers", "2"))
+    gateway = stack.enter_context(Child("gateway", command=command))
     wait_http(gateway, url=f"{url}/readiness", within_s=60)
     say(f"gateway   {url} (all ready after {time.monotonic() - began:.1f} s)\n")
-    return url, addresses
+    return url, engines
 
 
-def chat(client: "OpenAI", *, model: str, question: str, engines: dict[str, str]) -> Measured:
+def answered_by(engines: Sequence[RunningEngine], before: Sequence[int]) -> str:
+    """Names the engine that has started a request since `before` was taken: the engines' own word, not the gateway's."""
+    if len(engines) == 1:
+        return engines[0].name
+    return next((engine.name for engine, count in zip(engines, before, strict=True) if engine.started() > count), "?")
+
+
+def chat(client: "OpenAI", *, model: str, question: str, engines: Sequence[RunningEngine]) -> Measured:
     """Streams one chat, printing its tokens as they come; gives what was measured."""
     say(f"> {question}")
+    before = [engine.started() for engine in engines]
+    guide = [{"role": "system", "content": GUIDE}] if engines[0].status else []  # a 135M model loses its thread
     began = time.monotonic()
-    reply = client.chat.completions.with_raw_response.create(
+    stream = client.chat.completions.create(
         model=model,
-        messages=[{"role": "system", "content": GUIDE}, {"role": "user", "content": question}],
-        max_tokens=48,
+        messages=cast("list[ChatCompletionMessageParam]", [*guide, {"role": "user", "content": question}]),
+        max_tokens=64,
         temperature=0,
         stream=True,
         stream_options={"include_usage": True},
     )
     first = last = 0.0
     usage = None
-    for chunk in reply.parse():
+    for chunk in stream:
         usage = chunk.usage or usage
         if chunk.choices and chunk.choices[0].delta.content:
             last = time.monotonic() - began
@@ -124,10 +160,9 @@ def chat(client: "OpenAI", *, model: str, question: str, engines: dict[str, str]
     if usage is None:
         raise ChildFailed("the stream ended without usage")
     details = usage.prompt_tokens_details
-    address = reply.headers.get("x-smg-engine", "")
     return Measured(
         question=question,
-        engine=engines.get(address, address or "?"),
+        engine=answered_by(engines, before),
         first_token_s=first,
         rate=(usage.completion_tokens - 1) / (last - first) if last > first else 0.0,
         prompt_tokens=usage.prompt_tokens,
@@ -144,7 +179,7 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
         yield f"{row.question[:34]:34} {row.engine:9} {row.first_token_s * 1000:5.0f} ms {row.rate:9.1f} {counts}"
 
 
-def show(url: str, *, engines: dict[str, str]) -> None:
+def show(url: str, *, engines: Sequence[RunningEngine]) -> None:
     """Sends the chats and prints the table and a line to try by hand."""
     from openai import OpenAI
 

@@ -1,6 +1,7 @@
 """Real processes for the end-to-end tests: simulated engines and a gateway in front of them, with handles to watch and to kill them."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import time
@@ -68,6 +69,13 @@ class Gateway:
         self.base_url = base_url
         self.engines = engines
 
+    @functools.cached_property
+    def model(self) -> str:
+        """The name of the one model that it serves: MLX has no served names and tells the model's path."""
+        with self.http() as http:
+            [card] = http.get("/v1/models").raise_for_status().json()["data"]
+        return str(card["id"])
+
     def http(self, *, timeout_s: float = 20.0) -> httpx.Client:
         """A plain HTTP client, to be closed by the caller."""
         return httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False)
@@ -77,14 +85,15 @@ class Gateway:
         return openai.OpenAI(base_url=f"{self.base_url}/v1", api_key="none", max_retries=0, timeout=timeout_s, http_client=self.http())
 
     def idle(self) -> bool:
-        """True when no engine has work left, and the gateway counts none."""
+        """True when no engine has work left, and the gateway, if it still runs, counts none."""
         counts = [engine.counters() for engine in self.engines if engine.child.process.poll() is None]
-        return all(count["running"] + count["waiting"] == 0 for count in counts) and self.in_flight() == 0
+        counted = self.in_flight() if self.child.process.poll() is None else 0
+        return all(count["running"] + count["waiting"] == 0 for count in counts) and counted == 0
 
     def in_flight(self) -> int:
         """Requests that the gateway's processes count at engines, read from their shared memory."""
         links = pathlib.Path(f"/proc/{self.child.process.pid}/fd").iterdir()
-        [link] = [link for link in links if os.readlink(link).startswith("/memfd:smg-shm")]
+        link = next(link for link in links if os.readlink(link).startswith("/memfd:smg-shm"))
         block = attach_block(os.open(link, os.O_RDWR | os.O_CLOEXEC))
         slots = array("q", range(16))
         sums = array("q", [0] * 32)

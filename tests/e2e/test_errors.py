@@ -1,6 +1,5 @@
 """Wrong requests: each is answered in OpenAI's shape, with the right status and code, and never reaches the engine."""
 
-import json
 import socket
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_body_over_the_limit_is_refused_before_it_was_sent(own_fleet: Fleet) -> 
         wire.sendall(head.encode())
         assert wire.recv(4096).startswith(b"HTTP/1.1 413")
     with gateway.http() as http:
-        assert error_of(http.post(CHAT, content=json.dumps({**GOOD, "user": "x" * 2000}))) == (413, "body_too_large")
+        assert error_of(http.post(CHAT, json={**GOOD, "user": "x" * 2000})) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize("protocol", ["mlx"])
@@ -92,7 +91,7 @@ def test_constraint_that_an_engine_lacks(module_fleet: Fleet, protocol: str) -> 
     gateway = module_fleet.launch(protocol)
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     with gateway.http() as http:
-        reply = http.post(CHAT, json={**GOOD, "response_format": schema})
+        reply = http.post(CHAT, json={**GOOD, "model": gateway.model, "response_format": schema})
     assert error_of(reply) == (400, "unsupported_parameter")
     assert protocol in reply.json()["error"]["message"].lower()
     assert reply.json()["error"]["param"] == "response_format"

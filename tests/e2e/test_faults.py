@@ -15,9 +15,9 @@ CHAT = "/v1/chat/completions"
 ABORT_WITHIN_S = 0.1
 
 
-def body(marker: str, *, stream: bool) -> dict[str, Any]:
+def body(marker: str, *, stream: bool, model: str = "sim-model") -> dict[str, Any]:
     messages = [{"role": "user", "content": f"Go on. [[sim: {marker}]]"}]
-    return {"model": "sim-model", "messages": messages, "stream": stream, "max_tokens": 2000}
+    return {"model": model, "messages": messages, "stream": stream, "max_tokens": 2000}
 
 
 def events(reply: httpx.Response) -> list[str]:
@@ -97,7 +97,7 @@ def leave_silently(gateway: Gateway, call: httpx.Request, *, engine: SimEngine, 
 def test_client_that_leaves(each_protocol: Gateway, stream: bool, marker: str, once: str) -> None:
     [engine] = each_protocol.engines
     before = engine.counters()["aborted"]
-    left = leave(each_protocol, body(marker, stream=stream), once=once)
+    left = leave(each_protocol, body(marker, stream=stream, model=each_protocol.model), once=once)
     wait_until(lambda: engine.counters()["aborted"] > before, what="the engine was told that the client left")
     assert time.monotonic() - left < ABORT_WITHIN_S + 0.1, "the time includes a poll of the engine's counters"
     wait_until(each_protocol.idle, what="the engine has nothing left to do")

@@ -36,22 +36,25 @@ def holder(target: str) -> int | None:
 
 
 @contextlib.contextmanager
-def connections_to_two_workers(gateway: Gateway) -> Iterator[dict[int, socket.socket]]:
-    """Open connections, one to each of two data workers, by their process id."""
+def connections_to_two_workers(gateway: Gateway, *, but: int = 0, within_s: float = 10.0) -> Iterator[dict[int, socket.socket]]:
+    """Open connections, one to each of two data workers, by their process id; neither is the process `but`."""
     host, _, port = gateway.base_url.removeprefix("http://").partition(":")
+    end = time.monotonic() + within_s
     with contextlib.ExitStack() as stack:
         found: dict[int, socket.socket] = {}
-        for _ in range(60):
+        while len(found) < 2:
+            assert time.monotonic() < end, f"after {within_s:g} s all connections went to process {list(found)}"
             wire = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
             wire.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert wire.recv(4096).startswith(b"HTTP/1.1 200")
+            try:
+                assert wire.recv(4096).startswith(b"HTTP/1.1 200")
+            except ConnectionResetError:  # it lay in the queue of the process that was killed
+                assert but
+                continue
             pid = serving_pid(wire)
-            assert pid is not None
-            found.setdefault(pid, wire)
-            if len(found) == 2:
-                yield found
-                return
-        raise AssertionError(f"60 connections all went to process {list(found)}")
+            if pid is not None and pid != but:
+                found.setdefault(pid, wire)
+        yield found
 
 
 def send_chat(wire: socket.socket, marker: str) -> None:
@@ -85,12 +88,11 @@ def test_killed_worker_loses_only_its_own_requests(own_fleet: Fleet) -> None:
         wait_until(lambda: engine.counters()["running"] == 2, what="both requests run")
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
+        with connections_to_two_workers(gateway, but=victim, within_s=2.0):
+            assert time.monotonic() - killed < 2.5
         assert b"[DONE]" not in read_to_end(lost)
         assert b"data: [DONE]" in read_to_end(kept)
     wait_until(gateway.idle, what="the engine dropped the lost request")
-    with connections_to_two_workers(gateway) as wires:
-        assert victim not in wires
-        assert time.monotonic() - killed < 2 + 1, "100 tokens took a second"
 
 
 def test_sigterm_lets_streams_end(own_fleet: Fleet) -> None:
