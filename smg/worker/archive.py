@@ -7,6 +7,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from smg.errors import EngineProtocol
@@ -16,6 +17,9 @@ __all__ = ["unpack"]
 MOST_FILES = 1000
 MOST_BYTES = 1 << 30
 CHUNK = 1 << 20
+# What zipfile raises for data that is wrong, and what the file system says to entries that are in each other's way.
+BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError)
+CROSSED = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
 def unpack(data: bytes, *, folder: Path, most_bytes: int = MOST_BYTES) -> Path:
@@ -45,7 +49,7 @@ def _extract(data: bytes, folder: Path, most_bytes: int) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _extract_all(archive, folder, most_bytes)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+    except (*BROKEN, *CROSSED) as error:
         raise EngineProtocol("the engine's tokenizer archive cannot be read", detail=str(error)) from error
 
 

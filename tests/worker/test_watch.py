@@ -1,0 +1,193 @@
+"""The watch over engines: detection, states, tokenizers, loads."""
+
+import asyncio
+import pathlib
+from array import array
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from smg.config.tree import Health
+from smg.engine import ModelInfo
+from smg.errors import Unimplemented
+from smg.obs.shm import LOAD_FIELDS
+from smg.worker import EngineState, Fleet, Registry, WorkerView, read_snapshot
+from tests.worker.fake import Rig, archive, until
+
+FAST = Health(check_interval_s=0.2, failure_threshold=2)
+
+
+def watched(rig: Rig, scene: Callable[[Fleet], Awaitable[None]]) -> None:
+    async def main() -> None:
+        fleet = rig.fleet()
+        try:
+            await scene(fleet)
+        finally:
+            await fleet.close()
+        assert len(rig.closed) == len(rig.started)
+
+    asyncio.run(main())
+
+
+def state(rig: Rig) -> EngineState:
+    return EngineState(rig.shm.engine_state(0))
+
+
+def test_an_engine_is_ready_at_once_and_described(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await fleet.seen(within_s=5)
+        assert state(rig) is EngineState.READY
+        assert rig.checks == 2
+        (record,) = read_snapshot(tmp_path).engines
+        assert (record.runtime, record.model, record.aliases, record.context_length) == ("fake", "m", ("/nowhere/m",), 100)
+        assert record.tokenizer_dir is not None
+        assert (pathlib.Path(record.tokenizer_dir) / "tokenizer.json").exists()
+
+    watched(rig, scene)
+
+
+def test_an_engine_that_comes_late_is_found(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+    rig.up = False
+
+    async def scene(fleet: Fleet) -> None:
+        await fleet.seen(within_s=5)
+        assert state(rig) is EngineState.PENDING
+        rig.up = True
+        await until(lambda: state(rig) is EngineState.READY, within_s=1)
+
+    watched(rig, scene)
+
+
+def test_a_check_that_says_no_is_no_success(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+    rig.healthy = False
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: rig.checks >= 4)
+        assert state(rig) is EngineState.PENDING
+
+    watched(rig, scene)
+
+
+def test_a_suspected_engine_is_checked_at_once_and_again_until_it_is_sure(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        checks = rig.checks
+        rig.up = False
+        await asyncio.sleep(0.1)
+        assert rig.checks == checks
+        WorkerView(rig.shm, row=2, folder=tmp_path).suspect(0)
+        fleet.hurry()
+        await until(lambda: state(rig) is EngineState.NOT_READY, within_s=1)
+        rig.up = True
+        rig.info = ModelInfo(served_name="other")
+        await until(lambda: state(rig) is EngineState.READY, within_s=2)
+        assert read_snapshot(tmp_path).engines[0].model == "other"
+
+    watched(rig, scene)
+
+
+def test_checks_go_on_at_the_interval(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, health=FAST)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: rig.checks >= 5)
+        rig.up = False
+        await until(lambda: state(rig) is EngineState.NOT_READY)
+
+    watched(rig, scene)
+
+
+def test_without_checks_a_described_engine_is_ready(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, health=Health(disable_check=True))
+    rig.healthy = False
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        assert rig.checks == 0
+
+    watched(rig, scene)
+
+
+def test_loads_are_summed_over_ranks(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: rig.polls == 1)
+        fields = array("q", [0] * len(LOAD_FIELDS))
+        await until(lambda: (rig.shm.load(0, fields), fields[6] > 0)[1])
+        assert list(fields[:6]) == [4, 2, 5, 10, 0, 1500]
+
+    watched(rig, scene)
+
+
+def test_an_engine_without_a_model_stays_away(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+    rig.info = ModelInfo()
+
+    async def scene(fleet: Fleet) -> None:
+        await fleet.seen(within_s=5)
+        assert state(rig) is EngineState.PENDING
+        rig.info = ModelInfo(model_path="/nowhere/n")
+        await until(lambda: state(rig) is EngineState.READY)
+        assert read_snapshot(tmp_path).engines[0].model == "/nowhere/n"
+
+    watched(rig, scene)
+
+
+@pytest.mark.parametrize("answer", [Unimplemented("none"), b"no zip", archive({"../x": b""})])
+def test_a_tokenizer_that_cannot_be_had_is_no_reason_to_stay_away(tmp_path: pathlib.Path, answer: Unimplemented | bytes) -> None:
+    rig = Rig(tmp_path)
+    rig.archive = answer
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        assert read_snapshot(tmp_path).engines[0].tokenizer_dir is None
+
+    watched(rig, scene)
+
+
+def test_a_tokenizer_that_can_be_read_here_is_not_fetched(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+    rig.info = ModelInfo(served_name="m", tokenizer_path=str(tmp_path))
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        assert rig.fetched == 0
+
+    watched(rig, scene)
+
+
+def test_after_a_crash_of_the_watch_ready_engines_stay_ready(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def ready(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+
+    watched(rig, ready)
+    again = Rig(tmp_path, shm=rig.shm)
+    again.registry = Registry(rig.shm, folder=tmp_path, earlier=read_snapshot(tmp_path))
+
+    async def scene(fleet: Fleet) -> None:
+        assert state(rig) is EngineState.READY
+        await fleet.seen(within_s=5)
+        assert state(rig) is EngineState.READY
+        assert again.fetched == 0
+
+    watched(again, scene)
+
+
+def test_engines_are_watched_side_by_side(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=tuple(f"grpc://a:{port}" for port in range(1, 9)))
+
+    async def scene(fleet: Fleet) -> None:
+        await fleet.seen(within_s=5)
+        assert {rig.registry.state(record) for record in rig.registry.records()} == {EngineState.READY}
+        assert rig.fetched == 8
+
+    watched(rig, scene)
