@@ -51,7 +51,7 @@ def plan_output(script: Script, *, prompt_ids: list[int], choice: int, model: Si
     if script.output == "text":
         return model.encode(head + script.text)
     if script.output == "tool":
-        return model.encode(head + write_tool_call(script.tool, arguments=_arguments(script.text), family=script.tool_format))
+        return model.encode(head + _tool_call(script))
     return model.encode(head) + _echo(prompt_ids, model=model)
 
 
@@ -68,6 +68,13 @@ def score_token(token_id: int, *, position: int, count: int, vocab_size: int, se
     value = -0.001 - (mixed % 900) / 1000
     ids = [(token_id + rank * (1 + mixed % 97)) % vocab_size for rank in range(count)]
     return value, ids, [round(value - 0.75 * rank, 6) for rank in range(count)]
+
+
+def _tool_call(script: Script) -> str:
+    try:
+        return write_tool_call(script.tool, arguments=_arguments(script.text), family=script.tool_format)
+    except ValueError as error:
+        raise ScriptError(str(error)) from error
 
 
 def _arguments(text: str) -> JsonObject:

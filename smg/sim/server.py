@@ -16,6 +16,7 @@ from smg.sim.http import HttpServer
 from smg.sim.kvlog import KvLog
 from smg.sim.model import load_model
 from smg.sim.options import SimOptions
+from smg.sim.output import plan_output
 from smg.sim.protocol import mlx, openai, sglang, tokenspeed, trtllm, vllm
 from smg.sim.protocol.base import Engine
 from smg.sim.scheduler import Scheduler
@@ -50,6 +51,7 @@ class Sim:
         self._folder = ""
         model = load_model(options.model, served_name=options.served_name, context_length=options.context_length)
         script = script_from_options(options, text=_text(options.text), ids=_ids(options.ids_file))
+        plan_output(script, prompt_ids=[model.eos_ids[0]], choice=0, model=model)  # a wrong script ends the start, not the first request
         fault = parse_fault(options.fault) if options.fault else None
         self.scheduler = Scheduler(options, model=model, script=script, fault=fault)
         self.engine = Engine(options, scheduler=self.scheduler, die=self.kill)
