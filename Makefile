@@ -19,14 +19,12 @@ test: build ## all tests that need no real engine
 	@$(python) -m pytest -m "not engines" $(ARGS)
 
 test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB is kept in ~/.cache/smg-engines)
+	@$(python) tests/engines/mlx_engine.py --setup
 	@$(python) -m pytest -m engines tests/engines $(ARGS)
 
 lint: build ## ruff, mypy, cython-lint, and the rules of the source tree
-	@$(python) -m ruff check .
-	@$(python) -m ruff format --check .
-	@$(python) -m mypy
-	@.venv/bin/cython-lint smg_ext
-	@$(python) -m pytest -q tests/test_sourcecode.py
+	@status=0; for check in "-m ruff check ." "-m ruff format --check ." "-m mypy" ".venv/bin/cython-lint smg_ext" "-m pytest -q tests/test_sourcecode.py"; do \
+		$(python) $$check || status=1; done; exit $$status
 
 format: build ## ruff's fixes and layout
 	@$(python) -m ruff check --fix .
