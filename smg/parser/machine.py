@@ -30,8 +30,9 @@ class Machine(Parser):
         self._thoughts = Margin(self._sink.thought, opened=True, spaces=self._reasoning.spaces)
         self._sink.show, self._sink.mark = self._content.text, self._content.mark
         think, text = self._reasoning, self._tool
-        self._in_text = Matcher(tuple({*think.starts, *think.ends, *think.layout, *text.opens, *text.strays}))
-        self._in_think = Matcher(tuple({*think.starts, *think.ends, *think.also_ends}))
+        lines = ("\n",) if text.bare else ()  # where a bare call may begin
+        self._in_text = Matcher((*think.starts, *think.ends, *think.layout, *text.opens, *text.strays, *lines))
+        self._in_think = Matcher((*think.starts, *think.ends, *think.also_ends))
         self._reader: Reader | None = None
         self._fresh = bool(text.bare)  # only white space since the start of the line
         self._prose = False  # an opening mark was shown as text: so is the closing one that answers it
@@ -41,10 +42,13 @@ class Machine(Parser):
 
     def feed(self, text: str) -> list[Piece]:
         """Gives the pieces that became certain with this text."""
+        self._run(text)
+        return self._sink.take()
+
+    def _run(self, text: str) -> None:
         at, size = 0, len(text)
         while at < size:
             at = self._read(text, at)
-        return self._sink.take()
 
     def finish(self) -> list[Piece]:
         """Gives what is left: a partial mark is text, a partial call is what its grammar makes of it."""
@@ -78,23 +82,21 @@ class Machine(Parser):
         return at
 
     def _read_text(self, text: str, at: int) -> int:
-        stop = len(text)
-        if self._tool.bare:
-            if self._fresh and not self._in_text.pending:
-                if text[at] in BLANK:
-                    self._content.text(text[at])
-                    return at + 1
-                self._fresh = False
-                if text[at] in self._tool.bare:
-                    self._open("")
-                    return at
-            stop = text.find("\n", at) + 1 or stop
-        released, mark, at = self._in_text.scan(text, at, stop)
+        if self._fresh:
+            if text[at] in BLANK:
+                self._content.text(text[at])
+                return at + 1
+            self._fresh = False
+            if text[at] in self._tool.bare:
+                self._open("")
+                return at
+        released, mark, at = self._in_text.scan(text, at, len(text))
         self._content.text(released)
-        if mark is not None:
-            self._text_mark(mark)
-        elif self._tool.bare and at == stop and text[at - 1] == "\n" and not self._in_text.pending:
+        if mark == "\n" and self._tool.bare:
+            self._content.text(mark)
             self._fresh = True
+        elif mark is not None:
+            self._text_mark(mark)
         return at
 
     def _text_mark(self, mark: str) -> None:
@@ -122,4 +124,5 @@ class Machine(Parser):
             self._reader = None
             self._fresh = bool(self._tool.bare) and not reader.failed
             self._prose = reader.failed
+            self._run(reader.unread)
         return at

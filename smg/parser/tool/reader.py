@@ -4,37 +4,65 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
+from smg.parser.matcher import Matcher
 from smg.parser.sink import Sink
 
-__all__ = ["BLANKS_MAX", "MakeReader", "Reader"]
+__all__ = ["BLANKS_MAX", "NAME_MAX", "MakeReader", "Reader", "expect"]
 
 # No format puts more white space than this before the next part of a call; a model that runs on in blanks has lost the thread.
 BLANKS_MAX = 256
+# Longest text between a call's begin and its arguments: name, id, attributes. OpenAI's own limit for a name is 64.
+NAME_MAX = 512
+
+
+# What a failed section read, up to this size, is looked through again for marks; more is text at once, so that the work stays linear.
+AGAIN_MAX = 512
+
+
+def expect(matcher: Matcher, text: str, at: int, tolerated: str) -> tuple[int, str | None, str]:
+    """Reads one character where only marks and `tolerated` characters should come. Gives where it stopped, a mark, and what is neither."""
+    if not matcher.pending and text[at] in tolerated:
+        return at + 1, None, ""
+    released, mark, at = matcher.scan(text, at, at + 1)
+    return at, mark, released
 
 
 class Reader(ABC):
     """One section. Until the name of a call is known, what was read since the last call is kept, so that what is no call can be given back.
 
-    `marks`: the family's marks, taken out when the output ends before the name is known. `done`: the section is over.
+    `marks`: the family's marks, taken out when the output ends before the name is known. `done`: the section is over; `unread`: what was
+    read and is not its.
     """
 
-    def __init__(self, sink: Sink, *, opened: str, marks: tuple[str, ...]) -> None:
+    def __init__(self, sink: Sink, *, opened: str, marks: tuple[str, ...] = ()) -> None:
         self.sink = sink
         self.done = False
         self.failed = False
         self.named = False
-        self._marks = marks
+        self.unread = ""
+        self.count = 0  # complete calls of this section
+        self._marks = (opened, *marks) if opened else marks
+        self._lead = opened
         self._raw = [opened]
+        self._keep = True
 
     def read(self, text: str, at: int) -> int:
         """Reads `text` from `at`; gives where it stopped: at the end, or where the section ended."""
         size = len(text)
         while at < size and not self.done:
             begin = at
+            self._keep = not self.named
             at = self.step(text, at)
-            if not self.named and not self.done:
+            if self._keep:
                 self._raw.append(text[begin:at])
+            if self.failed:
+                self._give_back("".join(self._raw))
         return at
+
+    def _give_back(self, raw: str) -> None:
+        again = len(raw) - len(self._lead) <= AGAIN_MAX
+        self.sink.show(self._lead if again else raw)
+        self.unread = raw[len(self._lead) :] if again else ""
 
     @abstractmethod
     def step(self, text: str, at: int) -> int:
@@ -46,20 +74,27 @@ class Reader(ABC):
 
     def name(self, name: str, *, call_id: str | None = None) -> None:
         """Begins a call."""
-        self.named = True
+        self.named, self._keep = True, False
         self._raw = []
+        self._lead = ""
         self.sink.call(name, call_id=call_id)
 
     def close(self) -> None:
         """Ends the call."""
         self.sink.close()
-        self.named = False
+        self.named = self._keep = False
+        self.count += 1
         self._raw = []
 
-    def fail(self, more: str = "") -> None:
-        """This is no call: gives back what was read, as it was, with `more` of the current step."""
+    def fail(self) -> None:
+        """This is no call: what was read is given back as it was, with what the current step has read."""
         self.done = self.failed = True
-        self.sink.show("".join(self._raw) + more)
+
+    def end(self, rest: str = "") -> None:
+        """The section is over; `rest` was read, and is not its. An empty section leaves nothing."""
+        self.done = True
+        self.sink.mark()
+        self.unread = rest
 
     def cut(self) -> None:
         """The output ended before the name was known: gives back what was read, without the marks."""

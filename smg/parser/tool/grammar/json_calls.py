@@ -13,7 +13,7 @@ from smg.parser.margin import BLANK
 from smg.parser.matcher import Matcher
 from smg.parser.sink import Sink
 from smg.parser.tool.grammar.value import JsonValue, decoded
-from smg.parser.tool.reader import BLANKS_MAX, MakeReader, Reader
+from smg.parser.tool.reader import BLANKS_MAX, MakeReader, Reader, expect
 
 __all__ = ["JsonCalls", "JsonFormat", "json_calls"]
 
@@ -49,7 +49,7 @@ class JsonCalls(Reader):
     """
 
     def __init__(self, sink: Sink, opened: str, *, form: JsonFormat, marks: tuple[str, ...]) -> None:
-        super().__init__(sink, opened=opened, marks=(opened, *marks) if opened else marks)
+        super().__init__(sink, opened=opened, marks=marks)
         self._form = form
         self._bare = not opened
         self._closes = Matcher(form.closes)
@@ -65,7 +65,6 @@ class JsonCalls(Reader):
         )
         self._lists = 0
         self._blanks: list[str] = []
-        self._count = 0  # of calls in this section
         self._start()
 
     def _start(self) -> None:
@@ -93,66 +92,58 @@ class JsonCalls(Reader):
             if self._state == IN_VALUE and self._parts:
                 self.sink.arguments("".join(self._parts))
         elif self._bare:
-            if self._state != BETWEEN or not self._count:
-                self.fail()
-            else:
-                self.sink.show("".join(self._blanks))
-        elif self._state != BETWEEN or not self._count:
+            self.sink.show("".join(self._blanks if self._state == BETWEEN and self.count else self._raw))
+        elif self._state != BETWEEN or not self.count:
             self.cut()
 
     # between the objects
 
     def _between(self, text: str, at: int) -> int:
-        if self._closes.pending or any(mark[0] == text[at] for mark in self._form.closes):
-            return self._close_mark(text, at)
         char = text[at]
+        if self._closes.pending or any(mark[0] == char for mark in self._form.closes):
+            return self._close_mark(text, at)
         if char in BLANK:
             self._blanks.append(char)
-            return self._unexpected(text, at) if len(self._blanks) > BLANKS_MAX and not self._count else at + 1
+            return self._unexpected(at) if len(self._blanks) > BLANKS_MAX and not self.count else at + 1
         if char == "{":
             self._blanks = []
             self._start()
             self._state = BEFORE_KEY
-        elif char == "[" and not self._lists and (self._form.closes or not self._count):
+        elif char == "[" and not self._lists and (self._form.closes or not self.count):
             self._lists += 1
             self._blanks.append(char)
         elif char == "]" and self._lists:
             self._lists -= 1
             if not self._form.closes:
                 return self._end_list(at + 1)
-        elif char in self._form.separators and self._count and (self._lists or self._form.closes or char == ";"):
+        elif char in self._form.separators and self.count and (self._lists or self._form.closes or char == ";"):
             self._blanks.append(char)
-        elif not (char in "]}," and self._count and self._form.closes):
-            return self._unexpected(text, at)
+        elif not (char in "]}," and self.count and self._form.closes):
+            return self._unexpected(at)
         return at + 1
 
     def _end_list(self, at: int) -> int:
-        if not self._count:
-            self.fail("]")
-        self.done = True
+        if self.count:
+            self.done = True
+        else:
+            self.fail()
         return at
 
     def _close_mark(self, text: str, at: int) -> int:
-        released, mark, at = self._closes.scan(text, at, at + 1)
+        at, mark, other = expect(self._closes, text, at, "")
         if mark is not None:
-            self.done = True
-            if not self._count:
-                self._raw.append(text[at - 1])
-                self.cut()
-        elif released:
-            if self._count:
-                self.done = True
-                self.sink.show(released + self._closes.take())
-            else:
-                self.fail(text[at - 1])
+            self.end()
+        elif other and self.count:
+            self.end(other + self._closes.take())
+        elif other:
+            self.fail()
         return at
 
-    def _unexpected(self, text: str, at: int) -> int:
-        if not self._count:
-            self.fail()
+    def _unexpected(self, at: int) -> int:
+        if self.count:
+            self.end("".join(self._blanks))  # their margin decides
         else:
-            self.sink.show("".join(self._blanks))
-        self.done = True
+            self.fail()
         return at
 
     # inside an object
@@ -268,16 +259,12 @@ class JsonCalls(Reader):
             return at + 1
         self._announce()
         if not self.named:
-            self.fail("}")
+            self.fail()
             return at + 1
-        self._finish_call()
+        self.close()
+        self._blanks = []
         self._state = BETWEEN
         return at + 1
-
-    def _finish_call(self) -> None:
-        self.close()
-        self._count += 1
-        self._blanks = []
 
     def _break(self, text: str, at: int) -> int:
         """No JSON from here: before the name it is no call; after it, the call reaches up to the closing mark."""
@@ -297,7 +284,7 @@ class JsonCalls(Reader):
         if not self._whole:
             self.sink.arguments(released)
         if mark is not None:
-            self._finish_call()
+            self.close()
             self.done = True
         return at
 

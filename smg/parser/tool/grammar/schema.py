@@ -1,0 +1,94 @@
+"""What a tool's schema says of a parameter's type, and model text made into JSON by it. Used by the grammars whose values have no type."""
+
+import json
+import re
+
+from smg.types.json import Json, JsonObject
+
+__all__ = ["STRING", "as_json", "kinds_of", "quoted"]
+
+STRING = frozenset({"string"})
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+DEPTH = 8
+
+
+def quoted(text: str) -> str:
+    """Gives the inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def kinds_of(schema: JsonObject, name: str) -> frozenset[str]:
+    """Gives the JSON types that `schema`, an object's, allows for a property; only text when it says nothing (known-bugs B12)."""
+    properties = schema.get("properties")
+    declared = properties.get(name) if isinstance(properties, dict) else None
+    return frozenset(_kinds(declared, schema, DEPTH)) or STRING
+
+
+def _kinds(schema: Json, root: JsonObject, depth: int) -> set[str]:
+    if not isinstance(schema, dict) or depth <= 0:
+        return set()
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return {item for item in kind if isinstance(item, str)}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {_kind_of(value) for value in values}
+    found: set[str] = set()
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(word)
+        for option in options if isinstance(options, list) else ():
+            found |= _kinds(option, root, depth - 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        found |= _kinds(_resolve(reference, root), root, depth - 1)
+    if not found and "properties" in schema:
+        return {"object"}
+    return {"array"} if not found and "items" in schema else found
+
+
+def _resolve(reference: str, root: JsonObject) -> Json:
+    place: Json = root
+    for key in reference[2:].split("/"):
+        place = place.get(key) if isinstance(place, dict) else None
+    return place
+
+
+def _kind_of(value: Json) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return {str: "string", list: "array"}.get(type(value), "object")
+
+
+def as_json(text: str, kinds: frozenset[str]) -> str:
+    """Gives the JSON of a value written as plain text. What fits no allowed type stays text: the call is not lost (known-bugs B10)."""
+    plain = text.strip()
+    word = plain.lower()
+    if "null" in kinds and word in ("null", "none"):
+        return "null"
+    if "boolean" in kinds and word in ("true", "false"):
+        return word
+    if kinds & {"integer", "number"} and NUMBER.fullmatch(plain):
+        return plain
+    if kinds & {"object", "array"} and plain[:1] in ("{", "[") and _valid(plain):
+        return plain
+    if "any" in kinds and _valid(plain):
+        return plain
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _valid(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
