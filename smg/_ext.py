@@ -2,8 +2,12 @@
 
 import os
 
-__all__ = ["NO_EXT", "NativeShm"]
+__all__ = ["NO_EXT", "Call", "ChatSink", "Connection", "FieldTable", "Inbox", "NativeShm", "Sink", "StopStrings", "Vocabulary"]
 
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
-from smg_ext.shm import Shm as NativeShm  # noqa: E402  a re-export
+from smg_ext.plane import Call, Connection, Inbox, Sink  # noqa: E402  re-exports
+from smg_ext.shm import Shm as NativeShm  # noqa: E402
+from smg_ext.stream import ChatSink  # noqa: E402
+from smg_ext.text import StopStrings, Vocabulary  # noqa: E402
+from smg_ext.wire import FieldTable  # noqa: E402

@@ -40,6 +40,7 @@ cdef struct CallC:
 cdef struct ConnectionC:
     CallC *dirty                # calls to be woken
     bint leaving
+    bint ready                  # the engine's SETTINGS are here
 
 
 cdef class Sink:
@@ -66,6 +67,7 @@ cdef class Connection:
     cdef object tls_in
     cdef object tls_out
     cdef object on_close
+    cdef object on_ready
     cdef int fd
     cdef bint writing
     cdef readonly bint closed

@@ -128,8 +128,7 @@ cdef class Call:
         self.c.ended = True
         nghttp2_submit_rst_stream(self.connection.session, NGHTTP2_FLAG_NONE, self.c.stream_id, NGHTTP2_CANCEL)
         self.sink = None
-        self.connection._flush()
-        self.connection._wake()
+        self.connection._writable()
 
     def pause(self):
         """Stops giving window back to the engine: it may send at most one stream window more."""
@@ -173,8 +172,9 @@ cdef class Connection:
         """How many calls are under way."""
         return len(self.calls)
 
-    def start(self):
-        """Registers the socket with the loop and sends the preface."""
+    def start(self, on_ready):
+        """Registers the socket with the loop and sends the preface; `on_ready()` is called once the engine has answered it."""
+        self.on_ready = on_ready
         self.loop.add_reader(self.fd, self._readable)
         self._flush()
 
@@ -289,13 +289,16 @@ cdef class Connection:
         self._after_read(used, ended)
 
     cdef object _after_read(self, ssize_t used, bint ended):
+        if self.c.ready and self.on_ready is not None:
+            on_ready, self.on_ready = self.on_ready, None
+            on_ready()
         self._wake()
         if used < 0:
             self._lost("the engine broke the HTTP/2 protocol")
         elif ended:
             self._lost("the engine closed the connection")
         elif not self.closed:
-            self._flush()
+            self._writable()
             if not self.closed and not nghttp2_session_want_read(self.session) and not nghttp2_session_want_write(self.session):
                 self._lost("the engine left")
 
@@ -322,6 +325,11 @@ cdef class Connection:
         if sink is not None:
             status, text = _status(&call.c)
             (<Sink>sink).end(status, text)
+
+    def _writable(self):
+        """Sends, and ends the calls whose reset has left."""
+        self._flush()
+        self._wake()
 
     def _flush(self):
         """Sends what nghttp2 wants to send; the rest waits until the socket takes more."""
@@ -371,7 +379,7 @@ cdef class Connection:
 
     cdef object _watch_writes(self, bint wanted):
         if wanted and not self.writing:
-            self.loop.add_writer(self.fd, self._flush)
+            self.loop.add_writer(self.fd, self._writable)
         elif self.writing and not wanted:
             self.loop.remove_writer(self.fd)
         self.writing = wanted
@@ -423,6 +431,8 @@ cdef ssize_t _read_request(nghttp2_session *session, int32_t stream_id, uint8_t 
 cdef int _on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *connection) noexcept nogil:
     if frame.hd.type == NGHTTP2_GOAWAY:
         (<ConnectionC *>connection).leaving = True
+    elif frame.hd.type == NGHTTP2_SETTINGS:
+        (<ConnectionC *>connection).ready = True
     return 0
 
 
@@ -540,7 +550,8 @@ cdef int _on_stream_close(nghttp2_session *session, int32_t stream_id, uint32_t 
 cdef object _status(CallC *c):
     """Gives (gRPC status, text): the trailer's, else what the reset or the HTTP status stands for (gRPC over HTTP/2, section Errors)."""
     if c.failed:
-        return c.failed, "a message of the engine is malformed or too long"
+        text = "a message is larger than max" if c.failed == RESOURCE_EXHAUSTED else "a message of the engine is malformed"
+        return c.failed, text
     if c.grpc_status >= 0:
         return c.grpc_status, unquote_to_bytes(c.text[:c.text_size]).decode("utf-8", "replace")
     if c.reset_code:

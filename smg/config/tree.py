@@ -62,7 +62,9 @@ class Engines(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         str, Meta(description="engine protocol; auto asks each engine", extra={"flag": ["--backend", "--runtime"], "choices": "engine"})
     ] = "auto"
-    data_plane: Annotated[Literal["aio"], Meta(description="how tokens are read from engines: aio = grpc.aio")] = "aio"
+    data_plane: Annotated[
+        Literal["native", "aio"], Meta(description="how tokens are read from engines: native = without Python objects, aio = grpc.aio")
+    ] = "native"
     connect_timeout_s: Annotated[
         float, Meta(gt=0, description="deadline of connecting to an engine", extra={"flag": ["--connect-timeout-secs"]})
     ] = 5.0

@@ -170,6 +170,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     ca_cert_path: str | None = None
     client_cert_path: str | None = None
     client_key_path: str | None = None
+    data_plane: Literal["aio", "native"] = "aio"
 
 
 class Engine(ABC):

@@ -17,19 +17,18 @@ from google.protobuf.message_factory import GetMessageClass
 from smg.engine.answer import Answer
 from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest
 from smg.engine.channel import call_metadata, open_channel
+from smg.engine.native import Messages, NativeLink
+from smg.engine.reader import AioReader, NativeReader, Reader, translated
 from smg.engine.sampling import PARAMS
-from smg.engine.status import error_of_status
-from smg.errors import EngineProtocol, EngineRejected, EngineUnavailable, Unimplemented, UnsupportedParameter
+from smg.errors import EngineProtocol, EngineRejected, EngineUnavailable, UnsupportedParameter
 from smg.pb import common_pb2
 
 __all__ = ["GrpcEngine"]
 
 Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
-StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[Message, Message]"
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
 ARCHIVE_TIMEOUT_S = 60.0
-LINGER_S = 1.0
 
 
 class GrpcEngine(Engine):
@@ -42,6 +41,7 @@ class GrpcEngine(Engine):
         self.call_metadata = call_metadata(self.options)
         self._channel: grpc.aio.Channel | None = None
         self._methods: dict[str, Callable[..., Any]] = {}
+        self._link: NativeLink | None = None
 
     @abstractmethod
     def encode(self, request: EngineRequest) -> Message:
@@ -60,10 +60,14 @@ class GrpcEngine(Engine):
         """Opens the channel; does not wait for the engine to answer. Raises ConfigError for a bad URL or certificate file."""
         self._channel = await open_channel(self.url, options=self.options)
         self._methods = {method.name: self._method(self._channel, method) for method in self.service.methods}
+        if self.options.data_plane == "native":
+            self._link = NativeLink(self.url, options=self.options)
 
     async def close(self) -> None:
         """Cancels what is running and closes the channel. May be called twice."""
         channel, self._channel, self._methods = self._channel, None, {}
+        if self._link is not None:
+            self._link.close()
         if channel is not None:
             await channel.close(None)
 
@@ -93,34 +97,31 @@ class GrpcEngine(Engine):
 
     async def generate(self, request: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
         """Runs the request; see `Engine.generate`. Returns with the last choice's end, not with the call's."""
-        try:
-            message = self.encode(request)
-        except (ValueError, TypeError) as error:
-            raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
+        message = self._encoded(request)
         answer = Answer(request)
-        call: StreamCall = self._open("Generate", message, timeout_s=timeout_s)
+        reader = await self._reader("Generate", message, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
         try:
-            while (reply := await self._read(call)) is not None:
+            while (reply := await reader.read()) is not None:
                 yield answer.take(self.decode(reply))
                 if answer.finished:
                     return
         finally:
-            self._leave(call, whole=answer.finished)
+            reader.leave(whole=answer.finished)
         raise EngineProtocol("the engine ended its answer without finishing it")
 
     async def tokenizer_archive(self) -> bytes:
         """Fetches the tokenizer's zip. EngineProtocol when its sha256 is wrong or absent, or when it is over `max_archive_bytes`."""
-        call: StreamCall = self._open("GetTokenizer", common_pb2.GetTokenizerRequest(), timeout_s=ARCHIVE_TIMEOUT_S)
+        reader = AioReader(self._open("GetTokenizer", common_pb2.GetTokenizerRequest(), timeout_s=ARCHIVE_TIMEOUT_S), runtime=self.runtime)
         chunks: list[bytes] = []
         size, told = 0, ""
         try:
-            while (chunk := await self._read(call, optional=True)) is not None:
+            while (chunk := await reader.read()) is not None:
                 chunks.append(chunk.data)
                 size, told = size + len(chunk.data), chunk.sha256
                 if size > self.options.max_archive_bytes:
                     raise EngineProtocol("the engine's tokenizer archive is over the size limit")
         finally:
-            call.cancel()
+            reader.leave(whole=False)
         if not told:
             raise EngineProtocol("the engine's tokenizer archive came without its sha256")
         return await asyncio.to_thread(_join_checked, chunks, told.strip().lower())
@@ -131,7 +132,7 @@ class GrpcEngine(Engine):
         try:
             reply = await call
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            raise self._error(error, optional=False) from error
+            raise translated(error) from error
         if reply is None:  # grpcio logs a message that it cannot parse, and gives None for it
             raise EngineProtocol("the engine sent a message that is not of its protocol")
         return reply
@@ -149,34 +150,19 @@ class GrpcEngine(Engine):
             raise EngineUnavailable("the connection to the engine is closed")
         return self._methods[method](request, timeout=min(timeout_s, LONGEST_TIMEOUT_S), metadata=self.call_metadata, wait_for_ready=False)
 
-    async def _read(self, call: StreamCall, *, optional: bool = False) -> Reply:
-        """The next message, None at a good end."""
+    def _encoded(self, request: EngineRequest) -> Message:
         try:
-            reply = await call.read()
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-            raise self._error(error, optional=optional) from error
-        if reply is None:
-            raise EngineProtocol("the engine sent a message that is not of its protocol")
-        return reply if isinstance(reply, Message) else None
+            return self.encode(request)
+        except (ValueError, TypeError) as error:
+            raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
 
-    def _error(self, error: grpc.aio.AioRpcError | asyncio.CancelledError, *, optional: bool) -> BaseException:
-        """grpc.aio raises CancelledError also when the engine or `close` cancelled the call: only our own task's is one."""
-        if isinstance(error, asyncio.CancelledError):
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                return error
-            return error_of_status(grpc.StatusCode.CANCELLED, None)
-        if optional and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return Unimplemented(f"the {self.runtime} engine does not offer this", detail=error.details())
-        return error_of_status(error.code(), error.details())
-
-    @staticmethod
-    def _leave(call: StreamCall, *, whole: bool) -> None:
-        """Cancels the call; a whole answer gets a moment to end well, since some engines log or count a late cancel as an abort."""
-        if whole and not call.done():
-            asyncio.get_running_loop().call_later(LINGER_S, call.cancel)
-        else:
-            call.cancel()
+    async def _reader(self, method: str, message: Message, *, timeout_s: float) -> Reader:
+        if self._link is None:
+            return AioReader(self._open(method, message, timeout_s=timeout_s))
+        messages = Messages()
+        call = await self._link.call(self.path(method).encode(), message.SerializeToString(), messages.sink, timeout_s=timeout_s)
+        messages.watch(call, timeout_s=timeout_s)
+        return NativeReader(messages, GetMessageClass(self.service.methods_by_name[method].output_type).FromString)
 
 
 def _join_checked(chunks: list[bytes], told: str) -> bytes:

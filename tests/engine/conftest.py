@@ -3,8 +3,16 @@
 import pytest
 
 from smg.engine import ENGINES
+from tests.engine import drive
 
 
 @pytest.fixture(params=ENGINES.names())
 def runtime(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["aio", "native"])
+def data_plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Makes `drive.driver` use one data plane after the other, for the modules that use this fixture."""
+    monkeypatch.setattr(drive, "DATA_PLANE", request.param)
     return str(request.param)

@@ -11,6 +11,7 @@ from smg.engine import Engine, EngineDelta, EngineOptions, EngineRequest, Resolv
 from smg.sim.server import Sim, start_sim
 
 DEADLINE_S = 10.0
+DATA_PLANE = "aio"  # conftest.py sets both in turn
 TEXT = "The quick brown fox jumps over the lazy dog. Zażółć gęślą jaźń."
 
 
@@ -24,7 +25,7 @@ def request(**changes: Any) -> EngineRequest:
 @asynccontextmanager
 async def driver(runtime: str, url: str, **options: Any) -> AsyncIterator[Engine]:
     """A started driver, closed at the end."""
-    engine = open_engine(url, runtime=runtime, options=EngineOptions(**options))
+    engine = open_engine(url, runtime=runtime, options=EngineOptions(**{"data_plane": DATA_PLANE, **options}))
     await engine.start()
     try:
         yield engine

@@ -14,6 +14,8 @@ from smg.sim.server import Sim
 from smg.types.job import Constraint
 from tests.engine.drive import TEXT, collect, ids_of, play, request
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["stream", "unary"])
 
 

@@ -13,6 +13,8 @@ from smg.errors import EngineBusy, EngineError, EngineProtocol, EngineRejected, 
 from smg.sim.server import Sim, start_sim
 from tests.engine.drive import collect, driver, free_port, play, request, until
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["stream", "unary"])
 
 

@@ -19,6 +19,8 @@ from smg.pb import common_pb2, vllm_engine_pb2
 from tests.engine.drive import collect, driver, free_port, ids_of, request, until
 from tests.engine.fake import HOLD, Fake, Step, serve
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 
 def chunk(*ids: int, index: int = 0) -> vllm_engine_pb2.GenerateResponse:
     return vllm_engine_pb2.GenerateResponse(chunk=vllm_engine_pb2.GenerateStreamChunk(token_ids=ids, index=index))
