@@ -18,4 +18,4 @@ def run(arguments: list[str]) -> int:
         sys.stderr.write(f"smg: warning: {warning}\n")
     from smg.server import supervisor
 
-    return supervisor.run(loaded.config)
+    return supervisor.run(loaded.config, reload=lambda: load(arguments).config)

@@ -1,0 +1,103 @@
+"""The whole gateway with simulated engines: what the control process and the data workers make of each other."""
+
+import os
+import pathlib
+import signal
+import time
+
+import httpx
+import pytest
+
+from smg.sim.processes import Child, gateway_command, sim_command, wait_http
+from tests.server.harness import Gateway, wait_until
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "model": ""}
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path
+
+
+def chat(port: int, *, words: int = 1, stream: bool = False) -> httpx.Response:
+    body = {**CHAT, "stream": stream, "messages": [{"role": "user", "content": "word " * words}]}
+    return httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20, trust_env=False)
+
+
+def metric(address: str, name: str) -> dict[str, float]:
+    """Values of a metric by its labels, as they stand."""
+    text = httpx.get(f"http://{address}/metrics", timeout=5, trust_env=False).text
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(name)]
+    return {key.removeprefix(name): float(value) for key, _, value in lines}
+
+
+def metrics_address(child: Child) -> str:
+    return child.output().partition("metrics on http://")[2].partition("/metrics")[0]
+
+
+def test_the_registry_survives_its_process(folder: pathlib.Path) -> None:
+    with Child("sim", command=sim_command(protocol="vllm")) as sim:
+        url = sim.wait_ready(within_s=20)
+        flags = ("--workers", "2", "--state-dir", str(folder))
+        with Child("gateway", command=gateway_command(port=0, engines=[url], flags=flags)) as child:
+            made = Gateway(child)
+            made.wait_listening()
+            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=5)
+            assert chat(made.port).status_code == 200
+            address = metrics_address(child)
+            requests = 'smg_http_requests_total{method="POST",path="/v1/chat/completions"}'
+            assert metric(address, requests) == {"": 1}
+            for victim in (*made.named("control"), *made.named("worker")):
+                os.kill(victim, signal.SIGKILL)
+                start = time.monotonic()
+                wait_until(lambda gone=victim: gone not in made.children() and len(made.children()) == 3, within_s=2, what="it is back")
+                assert chat(made.port).status_code == 200
+                assert time.monotonic() - start < 3
+            wait_until(lambda: metric(address, requests) == {"": 4}, what="counts outlive processes")
+            wait_until(lambda: set(metric(address, "smg_worker_requests_active").values()) == {0}, what="nothing under way")
+            assert set(metric(address, "smg_worker_health{").values()) == {1}
+            assert child.stop() == 0
+
+
+def test_a_reload_takes_engines_away_and_brings_others(folder: pathlib.Path) -> None:
+    with Child("one", command=sim_command(protocol="vllm")) as one, Child("two", command=sim_command(protocol="sglang")) as two:
+        urls = [child.wait_ready(within_s=20) for child in (one, two)]
+        file = folder / "smg.toml"
+        file.write_text(f'[engines]\nworker_urls = ["{urls[0]}"]\n')
+        flags = ("--workers", "1", "--state-dir", str(folder), "--config", str(file))
+        command = [word for word in gateway_command(port=0, engines=[], flags=flags) if word != "--worker-urls"]
+        with Child("gateway", command=command) as child:
+            made = Gateway(child)
+            made.wait_listening()
+            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=5)
+            file.write_text(f'[engines]\nworker_urls = ["{urls[1]}"]\n')
+            made.signal(signal.SIGHUP)
+            address = metrics_address(child)
+
+            def only_the_second() -> bool:
+                try:
+                    return metric(address, "smg_worker_health{") == {f'worker="{urls[1]}"}}': 1}
+                except httpx.HTTPError:
+                    return False
+
+            wait_until(only_the_second, what="the second engine alone")
+            wait_until(lambda: "reloaded" in child.output(), what="the reload is over")
+            one.kill()
+            assert chat(made.port).status_code == 200
+            assert child.stop() == 0
+
+
+def test_an_engine_that_dies_is_left_at_once(folder: pathlib.Path) -> None:
+    with Child("one", command=sim_command(protocol="vllm")) as one, Child("two", command=sim_command(protocol="vllm")) as two:
+        urls = [child.wait_ready(within_s=20) for child in (one, two)]
+        flags = ("--workers", "1", "--state-dir", str(folder), "--policy", "round_robin")
+        with Child("gateway", command=gateway_command(port=0, engines=urls, flags=flags)) as child:
+            made = Gateway(child)
+            made.wait_listening()
+            address = metrics_address(child)
+            wait_until(lambda: set(metric(address, "smg_worker_health{").values()) == {1}, what="both are ready")
+            one.kill()
+            assert [chat(made.port).status_code for _ in range(4)] == [200] * 4
+            gone = f'worker="{urls[0]}"}}'
+            wait_until(lambda: metric(address, "smg_worker_health{")[gone] == 0, within_s=2, what="the dead one is not ready")
+            assert child.stop() == 0
