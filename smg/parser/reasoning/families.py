@@ -65,7 +65,9 @@ family("base", think())
 # Families that only vLLM names.
 family("mistral", ReasoningSpec(starts=("[THINK]",), ends=("[/THINK]",), also_ends=("[TOOL_CALLS]",)), "magistral")
 family("seed_oss", ReasoningSpec(starts=("<seed:think>",), ends=("</seed:think>",)), "seedoss")
-family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>", "</answer>")), "hy_v3", "hy_v4")
+family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>", "</answer>")))
+family("hy_v3", ReasoningSpec(starts=("<think:opensource>",), ends=("</think:opensource>",)), "hy_v4")
+family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))
 family(
     "granite",
     ReasoningSpec(

@@ -2,11 +2,15 @@
 
 import secrets
 import string
+from functools import partial
 
 from smg.parser.tool.grammar.choice import choice
 from smg.parser.tool.grammar.json_calls import JsonFormat, json_calls
+from smg.parser.tool.grammar.literal import Literal
 from smg.parser.tool.grammar.named_json import Field, NamedFormat, named_json
+from smg.parser.tool.grammar.pythonic import pythonic_calls
 from smg.parser.tool.grammar.tagged import TaggedFormat, tagged_calls
+from smg.parser.tool.grammar.transduced import literal_calls
 from smg.parser.tool.reader import MakeReader
 from smg.parser.tool.spec import TOOLS, ToolSpec
 
@@ -59,6 +63,36 @@ family("internlm", json_between("<|action_start|><|plugin|>", "<|action_end|>"),
 family("longcat", json_between("<longcat_tool_call>", "</longcat_tool_call>"))
 
 
+# Python and near-JSON
+
+
+def pythonic_form(first: str) -> MakeReader | None:
+    """Llama 4 writes JSON where Python was asked for (known-bugs B42)."""
+    if first == "[":
+        return None
+    return PYTHONIC_JSON if "{" in first[:2] else PYTHONIC_CALLS
+
+
+PYTHONIC_MARKS = ("<|python_start|>", "<|python_end|>")
+PYTHONIC_JSON = json_calls(JsonFormat(closes=("<|python_end|>",)), marks=PYTHONIC_MARKS)
+PYTHONIC_CALLS = pythonic_calls(closes=("<|python_end|>",), marks=PYTHONIC_MARKS)
+family(
+    "pythonic",
+    ToolSpec(reader=choice(pythonic_form, marks=PYTHONIC_MARKS), opens=("<|python_start|>",), bare="[{", strays=("<|python_end|>",)),
+    "llama4_pythonic",
+    "llama4",
+)
+
+
+def pythonic_between(open_mark: str, close_mark: str) -> ToolSpec:
+    """Python calls between two marks."""
+    return ToolSpec(reader=pythonic_calls(closes=(close_mark,)), opens=(open_mark,), strays=(close_mark,))
+
+
+family("olmo3", pythonic_between("<function_calls>", "</function_calls>"))
+family("lfm2", pythonic_between("<|tool_call_start|>", "<|tool_call_end|>"))
+family("sarashina", ToolSpec(reader=literal_calls(json_calls(JsonFormat())), opens=("<|tool_calls|>",), bare="[{"))
+
 # a header, then JSON
 
 
@@ -87,6 +121,16 @@ def mistral_header(fields: list[Field]) -> tuple[str, str | None] | None:
         return None
     marked = len(fields) > 1 and fields[0].mark == "[CALL_ID]"
     return fields[0].text.strip(), fields[1].text.strip() or None if marked else None
+
+
+def gemma_header(fields: list[Field]) -> tuple[str, str | None] | None:
+    """`call:NAME`."""
+    return fields[0].text.strip().removeprefix("call:").strip(), None
+
+
+def gemma(open_mark: str, close_mark: str, quote: str) -> ToolSpec:
+    """`call:NAME{key:value}` with a quote mark of its own around texts."""
+    return named(NamedFormat(header=gemma_header, begins=(open_mark,), ends=(close_mark,), value=partial(Literal, mark=quote)))
 
 
 def solar_header(fields: list[Field]) -> tuple[str, str | None] | None:
@@ -140,6 +184,8 @@ family(
     ),
     "kimi_k2",
 )
+family("gemma4", gemma("<|tool_call>", "<tool_call|>", '<|"|>'))
+family("functiongemma", gemma("<start_function_call>", "<end_function_call>", "<escape>"))
 family(
     "solar",
     named(
@@ -224,26 +270,35 @@ family(
 )
 
 
-def keyed(
-    call_open: str, call_close: str, *, sections: tuple[str, ...] = (), closes: tuple[str, ...] = (), sep: str = "\n"
-) -> TaggedFormat:
-    """The name, then `<arg_key>` and `<arg_value>` in turn."""
+def keyed(*, mark: str = "", sections: tuple[str, ...] = (), closes: tuple[str, ...] = (), sep: str = "\n") -> TaggedFormat:
+    """The name, then `<arg_key>` and `<arg_value>` in turn; `mark` stands at the end of each tag's name."""
     return TaggedFormat(
         sections=sections,
-        call_open=call_open,
+        call_open=f"<tool_call{mark}>",
         name_ends=(sep,),
-        parameter_open="<arg_key>",
-        key_end="</arg_key>",
-        value_open="<arg_value>",
-        parameter_close="</arg_value>",
-        call_close=call_close,
+        parameter_open=f"<arg_key{mark}>",
+        key_end=f"</arg_key{mark}>",
+        value_open=f"<arg_value{mark}>",
+        parameter_close=f"</arg_value{mark}>",
+        call_close=f"</tool_call{mark}>",
         closes=closes,
     )
 
 
-family("glm45_moe", tagged(keyed("<tool_call>", "</tool_call>")), "glm45", "glm4_moe", "poolside_v1", "ling3")
-family("glm47_moe", tagged(keyed("<tool_call>", "</tool_call>")), "glm47")
-family("hy_v3", tagged(keyed("<tool_call>", "</tool_call>", sections=("<tool_calls>",), closes=("</tool_calls>",), sep="<tool_sep>")))
+family("glm45_moe", tagged(keyed()), "glm45", "glm4_moe", "poolside_v1", "ling3")
+family("glm47_moe", tagged(keyed()), "glm47")
+family(
+    "hy_v3",
+    tagged(
+        keyed(
+            mark=":opensource",
+            sections=("<tool_calls:opensource>",),
+            closes=("</tool_calls:opensource>",),
+            sep="<tool_sep:opensource>",
+        )
+    ),
+    "hy_v4",
+)
 family(
     "kimi_k3",
     tagged(

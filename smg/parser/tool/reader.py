@@ -39,6 +39,7 @@ class Reader(ABC):
         self.done = False
         self.failed = False
         self.named = False
+        self.quiet = False  # inside another reader, which gives back for both
         self.unread = ""
         self.count = 0  # complete calls of this section
         self._marks = (opened, *marks) if opened else marks
@@ -60,6 +61,8 @@ class Reader(ABC):
         return at
 
     def _give_back(self, raw: str) -> None:
+        if self.quiet:
+            return
         again = len(raw) - len(self._lead) <= AGAIN_MAX
         self.sink.show(self._lead if again else raw)
         self.unread = raw[len(self._lead) :] if again else ""

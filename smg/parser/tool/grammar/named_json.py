@@ -1,4 +1,4 @@
-"""Calls as a header with the name, then a JSON value: DeepSeek V3 and V3.1, Kimi K2, Mistral from v11, Solar, GigaChat.
+"""Calls as a header with the name, then a JSON value: DeepSeek V3 and V3.1, Kimi K2, Mistral from v11, Solar, Gemma.
 
 section begin? ( call begin, header, JSON, call end? )* section end?
 """
@@ -12,6 +12,7 @@ from msgspec import Struct
 from smg.parser.margin import BLANK
 from smg.parser.matcher import Matcher
 from smg.parser.sink import Sink
+from smg.parser.tool.grammar.literal import Literal
 from smg.parser.tool.grammar.value import JsonValue
 from smg.parser.tool.reader import BLANKS_MAX, NAME_MAX, MakeReader, Reader, expect
 
@@ -38,6 +39,7 @@ class NamedFormat(Struct, frozen=True, kw_only=True):
     `ends`: that end a call, without which it ends with its value; `closes`: that end the section."""
 
     header: Header
+    value: Callable[[], JsonValue | Literal] = JsonValue
     begins: tuple[str, ...]
     sections: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ class NamedJson(Reader):
         self._fields: list[Field] = []
         self._part: list[str] = []
         self._size = 0
-        self._value = JsonValue()
+        self._value = self._form.value()
 
     def step(self, text: str, at: int) -> int:
         """See Reader."""
@@ -82,7 +84,9 @@ class NamedJson(Reader):
 
     def finish(self) -> None:
         """See Reader."""
-        if (self._state == HEADER and not self.named) or (self._state == BETWEEN and not self.count):
+        if self._state == VALUE:
+            self.sink.arguments(self._value.finish())
+        elif (self._state == HEADER and not self.named) or (self._state == BETWEEN and not self.count):
             self.cut()
 
     def _step_between(self, text: str, at: int) -> int:

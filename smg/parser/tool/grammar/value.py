@@ -50,10 +50,11 @@ class JsonValue:
                 at = self._scalar(text, at, parts)
         return "".join(parts), at
 
-    def finish(self) -> None:
-        """The output ends: a scalar has no end mark of its own."""
+    def finish(self) -> str:
+        """The output ends: a scalar has no end mark of its own. Gives what was held, which is nothing."""
         if self.kind and not self._open and not self._in_string:
             self.done = True
+        return ""
 
     def _string(self, text: str, at: int, parts: list[str]) -> int:
         if self._escaped:
