@@ -167,7 +167,7 @@ class _Connection(asyncio.Protocol):
             return
         finally:
             self.task = None
-        if not reply.ended:
+        if not reply.ended or request.headers.get("connection", "").lower() == "close":
             self.close()
         elif self._buffer:
             self._next()

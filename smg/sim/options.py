@@ -11,7 +11,7 @@ Role: TypeAlias = Literal["regular", "prefill", "decode"]
 PROTOCOLS = ("vllm", "sglang", "trtllm", "mlx", "tokenspeed", "openai")
 
 
-class SimOptions(Struct, frozen=True, kw_only=True):
+class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The description of each field is its flag's help text."""
 
     protocol: Annotated[Literal["vllm", "sglang", "trtllm", "mlx", "tokenspeed", "openai"], Meta(description="protocol to speak")] = "vllm"

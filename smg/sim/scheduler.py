@@ -126,9 +126,10 @@ class Scheduler:
         """Sends the pool's events to subscribers and brings the counters up to date."""
         self.log.append(self.pool.drain_events())
         counters = self.counters
+        if counters.waiting != len(self._waiting):
+            counters.waiting_uncached_tokens = sum(len(sequence.ids) for sequence in self._waiting)
         counters.running, counters.waiting = len(self._running), len(self._waiting)
         counters.blocks_used, counters.blocks_pinned = self.pool.used, self.pins.blocks
-        counters.waiting_uncached_tokens = sum(len(sequence.ids) for sequence in self._waiting)
 
     def _rouse(self) -> None:
         """Is told that blocks came free outside a step."""

@@ -126,7 +126,11 @@ class Sim:
 async def open_sim(options: SimOptions, *, own_process: bool) -> Sim:
     """Starts an engine. `own_process`: the whole process is this engine. OSError, ValueError or FileNotFoundError when it cannot start."""
     sim = Sim(options, own_process=own_process)
-    await sim.start()
+    try:
+        await sim.start()
+    except BaseException:
+        await sim.close()
+        raise
     return sim
 
 

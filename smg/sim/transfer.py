@@ -13,6 +13,7 @@ from smg.sim.blocks import BlockPool, BlockTable
 __all__ = ["CLAIM_PATH", "PinBoard", "claim"]
 
 CLAIM_PATH = "/kv/claim"
+CONNECT_WITHIN_S = 5.0
 
 
 class PinBoard:
@@ -72,13 +73,13 @@ class PinBoard:
 async def claim(host: str, *, port: int, name: str, wait_s: float) -> int | None:
     """Asks the prefill engine at host:port for the pin `name`; gives its tokens, None when the engine or the pin is not there."""
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), min(wait_s, 5.0))
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_WITHIN_S)
     except (OSError, TimeoutError):
         return None
     try:
         head = f"GET {CLAIM_PATH}?name={name}&wait_s={wait_s} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode())
-        answer = await asyncio.wait_for(reader.read(), wait_s + 5.0)
+        answer = await asyncio.wait_for(reader.read(), wait_s + CONNECT_WITHIN_S)
     except (OSError, TimeoutError):
         return None
     finally:

@@ -39,11 +39,14 @@ EVERY = pytest.mark.parametrize("protocol", PROTOCOLS)
 async def broken(sim: Sim, text: str) -> tuple[list[Any], grpc.StatusCode]:
     """Sends a request whose call fails: the messages before the failure, and its status."""
     parts: list[Any] = []
+
+    async def read(call: Any) -> None:
+        async for reply in call:
+            parts.append(unwrap(reply))
+
     async with stub(sim) as engine:
-        call = engine.Generate(message(sim, chat_ids(sim, text)), timeout=10)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for reply in call:
-                parts.append(unwrap(reply))
+            await read(engine.Generate(message(sim, chat_ids(sim, text)), timeout=10))
     return parts, caught.value.code()
 
 

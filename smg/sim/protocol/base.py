@@ -133,7 +133,8 @@ class Service(Generic[Request, Response]):
         assert wanted is not None
         tokens = None
         if wanted.host:
-            tokens = await claim(wanted.host, port=wanted.port, name=wanted.name, wait_s=CLAIM_WAIT_S)
+            wait_s = CLAIM_WAIT_S if wanted.required else 0.0  # where it is not required, the prefill has ended before
+            tokens = await claim(wanted.host, port=wanted.port, name=wanted.name, wait_s=wait_s)
         self.engine.counters.transfers += tokens is not None
         self.engine.counters.transfers_failed += tokens is None
         if tokens is None and wanted.required:
