@@ -1,8 +1,11 @@
 """Makes a parser from the names of a reasoning and a tool family, and says which marks it must see. Called by `smg.pipeline`."""
 
+import re
 from collections.abc import Iterable
 
 from smg.parser.base import Parser
+from smg.parser.harmony import HARMONY_MARKS, Harmony
+from smg.parser.inkling import INKLING_MARKS, Inkling
 from smg.parser.machine import Machine
 from smg.parser.reasoning.spec import REASONING, ReasoningSpec
 from smg.parser.tool.spec import TOOLS, ToolSpec
@@ -10,6 +13,8 @@ from smg.types.json import JsonObject
 
 __all__ = ["build", "marks", "schemas_of"]
 
+# A mark may be several special tokens with plain text between them, such as <|open|>think<|sep|>.
+TOKEN = re.compile(r"<[^<>]+>|\[[A-Z/_]+\]")
 NONE = ("", "none", "passthrough")
 
 
@@ -23,6 +28,10 @@ def build(*, reasoning: str | None, tool: str | None, tools: Iterable[JsonObject
     calls = _tool(tool) if schemas else None
     if think is None and calls is None:
         return None
+    channels = (think.channels if think else "") or (calls.channels if calls else "")
+    if channels:
+        make = Harmony if channels == "harmony" else Inkling
+        return make(schemas=schemas, thoughts=think is not None, calls=calls is not None, in_think=in_think)
     return Machine(reasoning=think, tool=calls, schemas=schemas, in_think=in_think)
 
 
@@ -30,11 +39,15 @@ def marks(reasoning: str | None, tool: str | None) -> tuple[str, ...]:
     """Gives the marks that the two families look for: where one is a special token, the decoder must let it through."""
     think, calls = _reasoning(reasoning), _tool(tool)
     found: list[str] = []
+    for spec in (think, calls):
+        if spec is not None and spec.channels:
+            found += HARMONY_MARKS if spec.channels == "harmony" else INKLING_MARKS
     if think is not None:
         found += [*think.starts, *think.ends, *think.also_ends, *think.layout]
     if calls is not None:
-        found += [*calls.opens, *calls.strays]
-    return tuple(dict.fromkeys(found))
+        found += [*calls.opens, *calls.strays, *calls.inner]
+    tokens = [token for mark in found for token in TOKEN.findall(mark)]
+    return tuple(dict.fromkeys([*found, *tokens]))
 
 
 def schemas_of(tools: Iterable[JsonObject]) -> dict[str, JsonObject]:

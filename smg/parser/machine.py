@@ -5,6 +5,7 @@ division; each character is looked at once. Built by `smg.parser.build`.
 """
 
 from smg.parser.base import Parser, Piece
+from smg.parser.citation import Citations
 from smg.parser.margin import BLANK, Margin
 from smg.parser.matcher import Matcher
 from smg.parser.reasoning.spec import ReasoningSpec
@@ -26,7 +27,9 @@ class Machine(Parser):
         self._reasoning = reasoning or NO_REASONING
         self._tool = tool or NO_TOOLS
         self._sink = Sink(schemas=schemas, new_id=self._tool.new_id)
-        self._content = Margin(self._sink.text, spaces=self._reasoning.spaces)
+        self._citations = Citations(self._sink.text)
+        cited = self._reasoning.citations or self._tool.citations
+        self._content = Margin(self._citations.text if cited else self._sink.text, spaces=self._reasoning.spaces)
         self._thoughts = Margin(self._sink.thought, opened=True, spaces=self._reasoning.spaces)
         self._sink.show, self._sink.mark = self._content.text, self._content.mark
         think, text = self._reasoning, self._tool
@@ -59,6 +62,7 @@ class Machine(Parser):
             self._content.text(self._in_text.take())
         self._thoughts.finish()
         self._content.finish()
+        self._citations.finish()
         return self._sink.take()
 
     def _read(self, text: str, at: int) -> int:

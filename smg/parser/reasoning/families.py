@@ -44,9 +44,7 @@ family(
 )
 family("kimi", ReasoningSpec(starts=("◁think▷",), ends=("◁/think▷",)))
 family("step3", think(also_ends=STEP_SECTIONS, assumed=True), "step3p5")
-family(
-    "minimax", think(also_ends=("<minimax:tool_call>",), assumed=True), "minimax_m1", "minimax_m2", "minimax_m2_append_think", "minimax_m3"
-)
+family("minimax", think(also_ends=("<minimax:tool_call>",), assumed=True), "minimax_m1", "minimax_m2", "minimax_m2_append_think")
 family(
     "cohere_cmd",
     ReasoningSpec(
@@ -54,19 +52,33 @@ family(
         ends=("<|END_THINKING|>",),
         also_ends=("<|START_ACTION|>", "<|START_RESPONSE|>", "<|START_TEXT|>"),
         layout=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>", "<|END_ACTION|>"),
+        citations=True,
     ),
     "cohere_command3",
     "cohere_command4",
     "cohere_command",
 )
 family("nano_v3", think(), "nemotron", "nemotron_v3", "nemotron_nano_v2", "nemotron_nano_v3")
+family(
+    "inkling",
+    ReasoningSpec(channels="inkling", starts=("<|content_thinking|>",), ends=("<|end_message|>", "<|content_model_end_sampling|>")),
+)
 family("base", think())
 
-# Families that only vLLM names.
+# Families that the original handles elsewhere, or that only vLLM names.
+family(
+    "openai_gptoss",
+    ReasoningSpec(channels="harmony", starts=("<|channel|>analysis<|message|>",), ends=("<|end|>",)),
+    "harmony",
+    "gpt_oss",
+    "gpt-oss",
+    "openai",
+)
 family("mistral", ReasoningSpec(starts=("[THINK]",), ends=("[/THINK]",), also_ends=("[TOOL_CALLS]",)), "magistral")
 family("seed_oss", ReasoningSpec(starts=("<seed:think>",), ends=("</seed:think>",)), "seedoss")
 family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>", "</answer>")))
 family("hy_v3", ReasoningSpec(starts=("<think:opensource>",), ends=("</think:opensource>",)), "hy_v4")
+family("minimax_m3", ReasoningSpec(starts=("<mm:think>",), ends=("</mm:think>",)))
 family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))
 family(
     "granite",

@@ -12,7 +12,8 @@ class ReasoningSpec(Struct, frozen=True, kw_only=True):
 
     `also_ends`: marks that end the block and belong to what follows, such as the begin of a tool section. `layout`: marks around or inside
     the answer, dropped. `spaces`: white space beside the marks is layout too, not only newlines. `channels`: the whole output has a
-    format of its own, read by the parser of that name. `assumed`: the original takes the output to begin inside the block.
+    format of its own, read by the parser of that name. `citations`: text has Cohere's citation marks. `assumed`: the original takes the
+    output to begin inside the block.
     """
 
     starts: tuple[str, ...] = ()
@@ -21,6 +22,7 @@ class ReasoningSpec(Struct, frozen=True, kw_only=True):
     layout: tuple[str, ...] = ()
     spaces: bool = False
     channels: str = ""
+    citations: bool = False
     assumed: bool = False
 
 

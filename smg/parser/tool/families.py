@@ -4,6 +4,8 @@ import secrets
 import string
 from functools import partial
 
+from msgspec import structs
+
 from smg.parser.tool.grammar.choice import choice
 from smg.parser.tool.grammar.json_calls import JsonFormat, json_calls
 from smg.parser.tool.grammar.literal import Literal
@@ -34,12 +36,12 @@ def json_between(open_mark: str, close_mark: str = "", *, names: tuple[str, ...]
 def tagged(form: TaggedFormat) -> ToolSpec:
     """Tags; a call may also come without its section's marks."""
     ends = (form.call_close, *form.closes)
-    return ToolSpec(reader=tagged_calls(form), opens=(*form.sections, form.call_open), strays=tuple(dict.fromkeys(ends)))
+    return ToolSpec(reader=tagged_calls(form), opens=(*form.sections, form.call_open), strays=tuple(dict.fromkeys(ends)), inner=form.marks)
 
 
 def named(form: NamedFormat) -> ToolSpec:
     """A header and a JSON value; a call may also come without its section's marks."""
-    return ToolSpec(reader=named_json(form), opens=(*form.sections, *form.begins), strays=(*form.ends, *form.closes))
+    return ToolSpec(reader=named_json(form), opens=(*form.sections, *form.begins), strays=(*form.ends, *form.closes), inner=form.marks)
 
 
 # JSON objects
@@ -47,14 +49,20 @@ def named(form: NamedFormat) -> ToolSpec:
 family("qwen", json_between("<tool_call>", "</tool_call>"), "hermes", "granite4", "qwen25", "ernie45", "mimo", "smollm")
 family("llama", ToolSpec(reader=json_calls(JsonFormat()), opens=("<|python_tag|>",), bare="{["), "llama3_json", "llama3", "llama4_json")
 family("json", ToolSpec(reader=json_calls(JsonFormat()), bare="{[", opens=("[TOOL_CALLS]",)), "xlam")
+COHERE_LAYOUT = ("<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 family(
     "cohere",
-    json_between("<|START_ACTION|>", "<|END_ACTION|>", names=("tool_name", "name"), id_key="tool_call_id"),
+    structs.replace(
+        json_between("<|START_ACTION|>", "<|END_ACTION|>", names=("tool_name", "name"), id_key="tool_call_id"),
+        strays=COHERE_LAYOUT,
+        citations=True,
+    ),
     "cohere_command3",
     "cohere_command4",
     "cohere_command",
 )
-family("minimax_m1", json_between("<tool_calls>", "</tool_calls>"), "minimax", "hunyuan_a13b", "jamba", "apriel")
+family("minimax_m1", structs.replace(json_between("<tool_calls>", "</tool_calls>"), thinks="minimax"), "minimax")
+family("hunyuan_a13b", json_between("<tool_calls>", "</tool_calls>"), "jamba", "apriel")
 family("nemotron", json_between("<TOOLCALL>", "</TOOLCALL>"), "nemotron_json", "nemotron_nano_v2")
 family("granite", json_between("<|tool_call|>"))
 family("granite-20b-fc", json_between("<function_call>"))
@@ -93,6 +101,10 @@ family("olmo3", pythonic_between("<function_calls>", "</function_calls>"))
 family("lfm2", pythonic_between("<|tool_call_start|>", "<|tool_call_end|>"))
 family("sarashina", ToolSpec(reader=literal_calls(json_calls(JsonFormat())), opens=("<|tool_calls|>",), bare="[{"))
 
+# the whole output has a format of its own
+family("openai", ToolSpec(channels="harmony"), "harmony", "gpt_oss", "gpt-oss")
+family("inkling", ToolSpec(channels="inkling"))
+
 # a header, then JSON
 
 
@@ -130,7 +142,8 @@ def gemma_header(fields: list[Field]) -> tuple[str, str | None] | None:
 
 def gemma(open_mark: str, close_mark: str, quote: str) -> ToolSpec:
     """`call:NAME{key:value}` with a quote mark of its own around texts."""
-    return named(NamedFormat(header=gemma_header, begins=(open_mark,), ends=(close_mark,), value=partial(Literal, mark=quote)))
+    spec = named(NamedFormat(header=gemma_header, begins=(open_mark,), ends=(close_mark,), value=partial(Literal, mark=quote)))
+    return structs.replace(spec, inner=(*spec.inner, quote))
 
 
 def solar_header(fields: list[Field]) -> tuple[str, str | None] | None:
@@ -152,7 +165,15 @@ def mistral_form(first: str) -> MakeReader:
     return MISTRAL_LIST if first[0] in "[{" else MISTRAL_NAMED
 
 
-family("mistral", ToolSpec(reader=choice(mistral_form, marks=("[TOOL_CALLS]",)), opens=("[TOOL_CALLS]",), new_id=mistral_id))
+family(
+    "mistral",
+    ToolSpec(
+        reader=choice(mistral_form, marks=("[TOOL_CALLS]",)),
+        opens=("[TOOL_CALLS]",),
+        inner=("[CALL_ID]", "[ARGS]"),
+        new_id=mistral_id,
+    ),
+)
 family(
     "deepseek",
     named(

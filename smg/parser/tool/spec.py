@@ -15,7 +15,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
     `opens`: marks that begin a section of calls; `reader` reads it, given the mark. `bare`: characters that may begin a call at the start
     of a line, without a mark; only names of known tools count there. `strays`: marks that mean nothing outside a section and are
-    not shown there. `channels`: see ReasoningSpec. `new_id`: the family's own style of ids, where the output names none.
+    not shown there. `inner`: further marks of a section. `channels`, `citations`: see ReasoningSpec. `thinks`: the reasoning family that
+    all models of this family have. `new_id`: the family's own style of ids, where the output names none.
     """
 
     reader: MakeReader | None = None
@@ -23,6 +24,9 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     bare: str = ""
     strays: tuple[str, ...] = ()
     channels: str = ""
+    inner: tuple[str, ...] = ()
+    citations: bool = False
+    thinks: str = ""
     new_id: Callable[[], str] | None = None
 
 
