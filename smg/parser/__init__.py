@@ -1,7 +1,7 @@
 """Parsers of model output: text in, in any division; thoughts, text and tool calls out."""
 
 from smg.parser.base import Call, CallArguments, Parser, Piece, Text, Thought
-from smg.parser.build import build, marks, schemas_of
+from smg.parser.build import build, marks, schemas_of, wrote_thoughts
 from smg.parser.detect import detect_reasoning, detect_tool, opens_thinking
 from smg.parser.reasoning import REASONING
 from smg.parser.tool import TOOLS
@@ -21,4 +21,5 @@ __all__ = [
     "marks",
     "opens_thinking",
     "schemas_of",
+    "wrote_thoughts",
 ]

@@ -11,7 +11,7 @@ from smg.parser.reasoning.spec import REASONING, ReasoningSpec
 from smg.parser.tool.spec import TOOLS, ToolSpec
 from smg.types.json import JsonObject
 
-__all__ = ["build", "marks", "schemas_of"]
+__all__ = ["build", "marks", "schemas_of", "wrote_thoughts"]
 
 # A mark may be several special tokens with plain text between them, such as <|open|>think<|sep|>.
 TOKEN = re.compile(r"<[^<>]+>|\[[A-Z/_]+\]")
@@ -48,6 +48,16 @@ def marks(reasoning: str | None, tool: str | None) -> tuple[str, ...]:
         found += [*calls.opens, *calls.strays, *calls.inner]
     tokens = [token for mark in found for token in TOKEN.findall(mark)]
     return tuple(dict.fromkeys([*found, *tokens]))
+
+
+def wrote_thoughts(output: str, reasoning: str | None) -> bool:
+    """True when a whole output can only have begun inside a thinking block: it closes one before it opens any."""
+    spec = _reasoning(reasoning)
+    if spec is None or spec.channels:
+        return False
+    ends = [at for mark in spec.ends if (at := output.find(mark)) >= 0]
+    starts = [at for mark in spec.starts if (at := output.find(mark)) >= 0]
+    return bool(ends) and (not starts or min(ends) < min(starts))
 
 
 def schemas_of(tools: Iterable[JsonObject]) -> dict[str, JsonObject]:

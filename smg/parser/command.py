@@ -1,0 +1,239 @@
+"""`smg parse`: text that a model wrote becomes thoughts, text and tool calls, as the gateway would send them. For whoever debugs a model.
+
+One output (`FILE` or standard input), or with --jsonl many, a line each, in one process. What it prints is a contract with outside checks.
+Called by the command line.
+"""
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO, cast
+
+import msgspec
+from msgspec import Struct, structs
+
+from smg.parser.base import Call, CallArguments, Piece, Text, Thought
+from smg.parser.build import build, wrote_thoughts
+from smg.parser.tool import TOOLS
+from smg.types.event import Content, Event, Finished, FinishReason, Reasoning, ToolArguments, ToolCall
+from smg.types.json import JsonObject
+
+__all__ = ["ParseCase", "add_arguments", "main", "parse"]
+
+# What models write whose family nobody named.
+COMMON_TOOL_PARSER = "hermes"
+
+
+class ParseCase(Struct, frozen=True, kw_only=True):
+    """One output to parse: a line of the --jsonl file. `raw` is the text, `deltas` the same in pieces. Other keys are ignored.
+
+    `prompt_opened_reasoning` None: the output tells, by a closing mark before any opening one.
+    """
+
+    id: object = None
+    raw: str | None = None
+    deltas: tuple[str, ...] | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    prompt_opened_reasoning: bool | None = None
+    tools: tuple[dict[str, object], ...] | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ParsedCall(Struct, kw_only=True):
+    """One call of the result."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str = ""
+
+
+class Parsed(Struct, kw_only=True):
+    """The result, as it is printed."""
+
+    content: str | None
+    reasoning: str | None
+    tool_calls: list[ParsedCall]
+    finish_reason: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--tool-call-parser", metavar="NAME", help="tool family; hermes when tools are given and nothing is named")
+    parser.add_argument("--reasoning-parser", metavar="NAME", help="reasoning family")
+    parser.add_argument("--tools", metavar="FILE", help="JSON list of tools; without tools no tool parser runs")
+    parser.add_argument("--in-think", action="store_true", help="the prompt opened the thinking block; else the output tells")
+    parser.add_argument("--events", action="store_true", help="print each event as it leaves, a line each, before the result")
+    parser.add_argument("--jsonl", metavar="FILE", help="many outputs, a JSON object a line; - reads standard input")
+    parser.add_argument("file", metavar="FILE|-", nargs="?", help="text, or a JSON list of deltas; - reads standard input")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Runs the command. Gives 0; 1 when a line of --jsonl was no case; 2 when the command itself makes no sense."""
+    if (args.file is None) == (args.jsonl is None):
+        return _complain("give either FILE or --jsonl FILE")
+    if args.jsonl is not None:
+        return _parse_lines(args.jsonl)
+    try:
+        case = _case(args)
+    except (OSError, ValueError) as error:
+        return _complain(str(error))
+    show = _print_event if args.events else None
+    try:
+        parsed = parse(case, show=show)
+    except KeyError as error:
+        return _complain(str(error.args[0]))
+    _print(msgspec.to_builtins(parsed))
+    return 0
+
+
+def parse(case: ParseCase, *, show: Callable[[Event], None] | None = None) -> Parsed:
+    """Gives the result of one case; `show` is called with each event. Raises KeyError for a parser that is not registered."""
+    result = Parsed(content=None, reasoning=None, tool_calls=[], finish_reason="stop")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    arguments: list[list[str]] = []
+    for event in events(case):
+        if show is not None:
+            show(event)
+        match event:
+            case Content(text=text):
+                texts.append(text)
+            case Reasoning(text=text):
+                thoughts.append(text)
+            case ToolCall(index=index, id=call_id, name=name):
+                result.tool_calls.append(ParsedCall(index=index, id=call_id, name=name))
+                arguments.append([])
+            case ToolArguments(index=index, text=text):
+                arguments[index].append(text)
+            case Finished(reason=reason):
+                result.finish_reason = reason
+    result.content = "".join(texts) or None
+    result.reasoning = "".join(thoughts) or None
+    for call, pieces in zip(result.tool_calls, arguments, strict=True):
+        call.arguments = "".join(pieces)
+    return result
+
+
+def events(case: ParseCase) -> Iterator[Event]:
+    """Gives the events of one case in order; the last is `Finished`."""
+    tools = cast("tuple[JsonObject, ...]", case.tools or ())
+    tool = case.tool_parser or (COMMON_TOOL_PARSER if tools else None)
+    reasoning = case.reasoning_parser or (TOOLS.get(tool).thinks if tool and tool in TOOLS else None) or None
+    deltas = case.deltas if case.deltas is not None else (case.raw or "",)
+    in_think = case.prompt_opened_reasoning
+    if in_think is None:
+        in_think = wrote_thoughts("".join(deltas), reasoning)
+    parser = build(reasoning=reasoning, tool=tool, tools=tools, in_think=in_think)
+    called = False
+    for delta in deltas:
+        for piece in parser.feed(delta) if parser is not None else [Text(delta)] if delta else []:
+            called = called or isinstance(piece, Call)
+            yield _event(piece)
+    for piece in parser.finish() if parser is not None else ():
+        called = called or isinstance(piece, Call)
+        yield _event(piece)
+    reason = case.finish_reason or "stop"
+    yield Finished(0, "tool_calls" if reason == "stop" and called else reason)
+
+
+def _event(piece: Piece) -> Event:
+    match piece:
+        case Text(text):
+            return Content(0, text)
+        case Thought(text):
+            return Reasoning(0, text)
+        case Call(index, name, call_id):
+            return ToolCall(0, index, call_id or f"call_{secrets.token_hex(12)}", name)
+        case CallArguments(index, text):
+            return ToolArguments(0, index, text)
+
+
+def _case(args: argparse.Namespace) -> ParseCase:
+    text = _read(args.file)
+    tools = None
+    if args.tools is not None:
+        tools = msgspec.json.decode(_read(args.tools), type=tuple[dict[str, object], ...])
+    case = ParseCase(
+        raw=text,
+        tools=tools,
+        tool_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
+        prompt_opened_reasoning=True if args.in_think else None,
+    )
+    deltas = _deltas(text)
+    return case if deltas is None else structs.replace(case, raw=None, deltas=deltas)
+
+
+def _deltas(text: str) -> tuple[str, ...] | None:
+    """The deltas if the text is a JSON list of strings; None when it is the output itself."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.DecodeError:
+        return None
+
+
+def _read(name: str) -> str:
+    return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+
+
+def _parse_lines(name: str) -> int:
+    if name == "-":
+        return _parse_stream(sys.stdin)
+    try:
+        stream = open(name, encoding="utf-8")  # noqa: SIM115  closed below
+    except OSError as error:
+        return _complain(str(error))
+    with stream:
+        return _parse_stream(stream)
+
+
+def _parse_stream(stream: TextIO) -> int:
+    status = 0
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            status |= _parse_line(line, number)
+    return status
+
+
+def _parse_line(line: str, number: int) -> int:
+    try:
+        case = msgspec.json.decode(line, type=ParseCase)
+    except msgspec.DecodeError as error:
+        _print({"id": _id_of(line), "error": f"line {number}: {error}"})
+        return 1
+    try:
+        parsed = parse(case)
+    except KeyError as error:
+        _print({"id": case.id, "error": str(error.args[0])})
+        return 1
+    _print({"id": case.id, **msgspec.to_builtins(parsed)})
+    return 0
+
+
+def _id_of(line: str) -> object:
+    try:
+        value = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return value.get("id") if isinstance(value, dict) else None
+
+
+def _print_event(event: Event) -> None:
+    fields = {key: value for key, value in msgspec.to_builtins(event).items() if key not in ("choice", "logprobs")}
+    _print({"event": type(event).__name__, **fields})
+
+
+def _print(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def _complain(message: str) -> int:
+    print(f"smg parse: {message}", file=sys.stderr)
+    return 2
