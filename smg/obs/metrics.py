@@ -139,7 +139,7 @@ def render(shm: Shm, *, gauges: Iterable[Sample]) -> bytes:
     for key, values in shm.totals():
         before = sums.get(key)
         sums[key] = values if before is None else [one + other for one, other in zip(before, values, strict=True)]
-    for key, values in sums.items():
+    for key, values in sorted(sums.items()):
         text = key.decode()
         name = text.partition("{")[0]
         if name in METRICS:

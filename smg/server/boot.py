@@ -1,6 +1,7 @@
 """What a child process gets from the supervisor, by fork; and how it is forked."""
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -11,9 +12,12 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from smg.config import Config
+from smg.errors import ConfigError
 from smg.obs.shm import Shm, now_ms
 
 __all__ = ["Application", "Boot", "MakeApplication", "Phase", "fork", "report_ready"]
+
+log = logging.getLogger(__name__)
 
 PR_SET_NAME = 15
 PR_SET_PDEATHSIG = 1
@@ -82,8 +86,6 @@ def fork(run: Callable[[], int], *, name: str, close: Callable[[], None]) -> int
 
 
 def _child(run: Callable[[], int], parent: int, name: str, close: Callable[[], None]) -> int:
-    import logging
-
     try:
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -97,8 +99,11 @@ def _child(run: Callable[[], int], parent: int, name: str, close: Callable[[], N
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         close()
         return run()
+    except ConfigError as error:
+        log.error("; ".join(error.mistakes))
+        return 1
     except Exception:
-        logging.getLogger(__name__).exception("%s failed", name)
+        log.exception("%s failed", name)
         return 1
     finally:
         logging.shutdown()

@@ -237,6 +237,33 @@ def test_a_gateway_that_cannot_start_says_so(tmp_path: pathlib.Path) -> None:
         assert "exit code 3" in made.child.output()
 
 
+def test_a_mistake_that_only_workers_find_is_told_without_a_traceback(tmp_path: pathlib.Path) -> None:
+    with gateway(tmp_path, "--request-id-headers", "mistake", listening=False) as made:
+        assert made.wait_exit(within_s=20) == 1
+        assert "server.api_key_file: holds no key" in made.child.output()
+        assert "Traceback" not in made.child.output()
+
+
+def test_a_worker_that_hangs_is_replaced(tmp_path: pathlib.Path) -> None:
+    with gateway(tmp_path, workers=1, environment={"TEST_HUNG_AFTER_MS": "2500"}) as made:
+        (worker,) = made.named("worker")
+        os.kill(worker, signal.SIGSTOP)
+        wait_until(lambda: made.named("worker") not in ([], [worker]), within_s=8, what="another worker")
+        assert not alive(worker)
+        assert made.get("/pid")[0] == 200
+        assert "does not respond" in made.child.output()
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_both_bodies_of_the_shared_memory_serve(tmp_path: pathlib.Path, plain: str) -> None:
+    with gateway(tmp_path, environment={"SMG_NO_EXT": plain}) as made:
+        streams = streams_on_both(made, lines=10)
+        wait_until(lambda: made.get("/inflight")[1] == str(len(streams)), what="every stream is counted")
+        for stream in streams:
+            stream.join()
+        assert made.get("/inflight")[1] == "0"
+
+
 def test_systemd_is_told(tmp_path: pathlib.Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from smg.config.load import load
+from smg.errors import ConfigError
 from smg.server import supervisor
 from smg.server.boot import Boot
 from smg.worker import WorkerView
@@ -63,9 +64,12 @@ class Trivial:
 async def make(boot: Boot) -> Trivial:
     if "die-at-boot" in boot.config.server.request_id_headers:
         os._exit(3)
+    if "mistake" in boot.config.server.request_id_headers:
+        raise ConfigError(["server.api_key_file: holds no key"])
     return Trivial(boot)
 
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
+    supervisor.HUNG_AFTER_MS = int(os.environ.get("TEST_HUNG_AFTER_MS", supervisor.HUNG_AFTER_MS))
     sys.exit(supervisor.run(load(arguments).config, reload=lambda: load(arguments).config, make_application=make))
