@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from smg.tokenizer.cache import CacheCounts
+
 __all__ = ["Decoder", "Span", "Tokenizer"]
 
 Span = tuple[int, int]
@@ -51,6 +53,11 @@ class Tokenizer(ABC):
     def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
         """Gives the ids of text in which no control token is seen inside, or reaching into, the character spans `literals` (sorted)."""
 
+    @property
+    def byte_level(self) -> bool:
+        """True when decoding is joining `token_bytes` and reading the whole as UTF-8, so that native code can do it."""
+        return False
+
     @abstractmethod
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Gives the text of ids as the reference library does."""
@@ -69,3 +76,7 @@ class Tokenizer(ABC):
 
         With a prompt tail the text is a continuation: a leading space that the vocabulary strips at the start of a text is kept.
         """
+
+    def cache_counts(self) -> CacheCounts | None:
+        """Gives how the cache of text pieces (L1) does; None without one."""
+        return None

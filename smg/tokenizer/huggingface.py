@@ -2,23 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Protocol
 
 from tokenizers import Tokenizer as Library
 
 from smg.tokenizer.base import Decoder, Span, Tokenizer
+from smg.tokenizer.cache import PIECE_CHARACTERS, CacheCounts, PieceCache, cut_rule
 from smg.tokenizer.decoder import BytesDecoder, TextDecoder, WindowDecoder
+from smg.tokenizer.fast import FastEncoder
 from smg.tokenizer.literal import LiteralEncoder
 from smg.tokenizer.pieces import plan_of
 
-__all__ = ["FastEncoder", "HuggingFaceTokenizer"]
-
-
-class FastEncoder(Protocol):
-    """A quicker encoder of the same vocabulary, proved equal at load time."""
-
-    def encode(self, text: str) -> list[int]:
-        """Gives the ids of text without BOS or EOS."""
+__all__ = ["HuggingFaceTokenizer"]
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -33,6 +27,7 @@ class HuggingFaceTokenizer(Tokenizer):
         eos_token: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
         fast: FastEncoder | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -53,18 +48,35 @@ class HuggingFaceTokenizer(Tokenizer):
         self._other: dict[int, str | bytes] = {}
         self._literal: LiteralEncoder | None = None
         self._lock = Lock()
+        rule = cut_rule(library) if cache_bytes else None
+        self._cache = PieceCache(self._encode, rule, limit=cache_bytes) if rule else None
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        if self._fast is not None and not add_special_tokens:
+        if add_special_tokens:
+            ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=True)[0].ids
+            return ids
+        if self._cache is not None and len(text) > PIECE_CHARACTERS:
+            return self._cache.encode(text)
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._fast is not None:
             return self._fast.encode(text)
-        ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
+
+    def cache_counts(self) -> CacheCounts | None:
+        return self._cache.counts() if self._cache else None
 
     def encode_ordinary(self, text: str) -> list[int]:
         return self._literals().encode(text, literals=((0, len(text)),))
 
     def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
         return self._literals().encode(text, literals=literals) if literals else self.encode(text)
+
+    @property
+    def byte_level(self) -> bool:
+        return self._plan.kind == "bytes"
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         text: str = self._library.decode(list(ids), skip_special_tokens=skip_special_tokens)

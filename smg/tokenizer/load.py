@@ -7,6 +7,7 @@ from tokenizers import processors
 
 from smg.errors import ConfigError
 from smg.tokenizer.base import Tokenizer
+from smg.tokenizer.fast import open_fast
 from smg.tokenizer.files import VOCABULARY_BYTES, find_file, read_bytes
 from smg.tokenizer.folder import ModelFolder, read_folder
 from smg.tokenizer.huggingface import HuggingFaceTokenizer
@@ -18,14 +19,17 @@ __all__ = ["load_tokenizer"]
 CONFIG_RULED = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Loads the tokenizer of a model folder, or of one vocabulary file; ConfigError when there is none or it cannot be used."""
+def load_tokenizer(path: Path, *, fast: bool = True, cache_bytes: int = 0) -> Tokenizer:
+    """Loads the tokenizer of a model folder, or of one vocabulary file; ConfigError when there is none or it cannot be used.
+
+    `fast`: look for a quicker encoder of the same ids; for a process that encodes little, finding it costs more than it gives.
+    `cache_bytes`: bound of the cache of text pieces (L1), 0 = none.
+    """
     if path.is_dir():
-        folder = read_folder(path)
-        return _load(_vocabulary(path), folder)
+        return _load(_vocabulary(path), read_folder(path), fast=fast, cache_bytes=cache_bytes)
     if not path.is_file():
         raise ConfigError([f"{path}: no such file or folder"])
-    return _load(path, ModelFolder(path=path.parent))
+    return _load(path, ModelFolder(path=path.parent), fast=fast, cache_bytes=cache_bytes)
 
 
 def _vocabulary(folder: Path) -> Path:
@@ -42,7 +46,7 @@ def _vocabulary(folder: Path) -> Path:
     raise ConfigError([f"{folder}: no tokenizer found (tokenizer.json, tiktoken.model or *.tiktoken)"])
 
 
-def _load(file: Path, folder: ModelFolder) -> Tokenizer:
+def _load(file: Path, folder: ModelFolder, *, fast: bool, cache_bytes: int) -> Tokenizer:
     name = file.name.removesuffix(".gz")
     if name.startswith("tekken"):
         raise ConfigError([f"{file}: tekken vocabularies need mistral-common: pip install 'smg[mistral]', or give a tokenizer.json"])
@@ -54,7 +58,13 @@ def _load(file: Path, folder: ModelFolder) -> Tokenizer:
         raise ConfigError([f"{file}: SentencePiece vocabularies need mistral-common: pip install 'smg[mistral]', or give a tokenizer.json"])
     _apply_config(library, folder)
     return HuggingFaceTokenizer(
-        library, name=folder.path.name, bos_token=folder.bos_token, eos_token=folder.eos_token, eos_token_ids=folder.eos_token_ids
+        library,
+        name=folder.path.name,
+        bos_token=folder.bos_token,
+        eos_token=folder.eos_token,
+        eos_token_ids=folder.eos_token_ids,
+        fast=open_fast(library) if fast else None,
+        cache_bytes=cache_bytes,
     )
 
 
