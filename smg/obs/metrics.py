@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from smg.obs.shm import KEY_BYTES, Shm
+from smg.obs.shm import Shm
 
 __all__ = ["METRICS", "HttpObserver", "Meter", "Metric", "Sample", "render"]
 
@@ -20,7 +20,7 @@ DURATION_S = (
     *(60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0),
 )
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
-LONGEST_LABEL = 128
+LONGEST_LABEL_BYTES = 160
 MICRO = 1_000_000
 
 
@@ -100,7 +100,7 @@ class Meter:
     def _cell(self, name: str, labels: tuple[str, ...], cells: int) -> int:
         cell = self._cells.get((name, labels))
         if cell is None:
-            key = series_key(name, labels)[:KEY_BYTES]
+            key = series_key(name, labels)
             cell = self._shm.series(key, zlib.crc32(key), cells)
             if cell >= 0:
                 self._cells[name, labels] = cell
@@ -129,7 +129,9 @@ def series_key(name: str, values: tuple[str, ...]) -> bytes:
 
 def escape(value: str) -> str:
     """Gives a label's value, shortened where it is too long to be one."""
-    return value[:LONGEST_LABEL].replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    if len(value) * 4 > LONGEST_LABEL_BYTES:
+        value = value.encode("utf-8", "replace")[:LONGEST_LABEL_BYTES].decode("utf-8", "ignore")
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def render(shm: Shm, *, gauges: Iterable[Sample]) -> bytes:

@@ -79,6 +79,7 @@ class Control:
             await self._probe.start(self._boot.metrics)
             await self._admin.start(self._boot.control)
             await fleet.seen(within_s=FIRST_ROUND_S)
+            self._registry.retain(self._boot.config.engines.worker_urls)  # after a reload the old ones serve until here
             report_ready(self._boot)
             await fleet.run_until(told)
         finally:

@@ -266,11 +266,13 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int) -> None:
         post = next((post for post in self.posts() if child in (post.child, post.successor)), None)
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if post is None or child.stop_by is not None:
+            if code and not child.killed:
+                log.warning("%s did not end well: %s", child.name, how, extra={"pid": child.pid})
             if post is not None and post.child is child:
                 post.child = None
             return
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         log.error("%s ended unexpectedly: %s", child.name, how, extra={"pid": child.pid})
         if post.successor is child:
             post.successor = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from smg.config import Config
-from smg.engine import Engine, EngineOptions, ModelInfo, detect, open_engine
+from smg.engine import Engine, EngineOptions, ModelInfo, ServerInfo, detect, open_engine
 from smg.errors import EngineProtocol, EngineRejected, Unimplemented
 from smg.worker.archive import unpack
 from smg.worker.pool import engine_options
@@ -57,8 +57,23 @@ class Detector:
         if info != record.info or not (tokenizer_dir and os.access(tokenizer_dir, os.R_OK)):
             tokenizer_dir = await self._tokenizer(engine, info)
         return msgspec.structs.replace(
-            record, model=model, aliases=aliases, context_length=info.context_length, info=info, tokenizer_dir=tokenizer_dir
+            record,
+            model=model,
+            aliases=aliases,
+            context_length=info.context_length,
+            info=info,
+            server=await self._server(engine),
+            tokenizer_dir=tokenizer_dir,
         )
+
+    @staticmethod
+    async def _server(engine: Engine) -> ServerInfo:
+        """What changes with every request is left out, so that a record changes only when the engine does."""
+        try:
+            return msgspec.structs.replace(await engine.server_info(), active_requests=0)
+        except (Unimplemented, EngineProtocol) as error:
+            log.debug("no server info: %s", error.message, extra={"engine": engine.url})
+            return ServerInfo()
 
     async def _tokenizer(self, engine: Engine, info: ModelInfo) -> str | None:
         """Fetches the tokenizer unless it can be read here; None also when the engine does not offer it."""

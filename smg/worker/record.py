@@ -4,7 +4,7 @@ import enum
 
 from msgspec import Struct
 
-from smg.engine import ModelInfo
+from smg.engine import ModelInfo, ServerInfo
 
 __all__ = ["EngineRecord", "EngineState", "Snapshot"]
 
@@ -34,6 +34,7 @@ class EngineRecord(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     context_length: int = 0
     info: ModelInfo = ModelInfo()
+    server: ServerInfo = ServerInfo()
     tokenizer_dir: str | None = None
 
 

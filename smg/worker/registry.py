@@ -24,16 +24,22 @@ class Registry:
             if record.slot < shm.engines and shm.engine_epoch(record.slot) == record.epoch:
                 self._records[record.url] = record
 
-    def replace(self, urls: Iterable[str]) -> list[EngineRecord]:
-        """Makes `urls` the registered engines and publishes them; gives their records. One that was registered before keeps its slot."""
+    def add(self, urls: Iterable[str]) -> list[EngineRecord]:
+        """Registers engines and publishes them; gives their records. One that was registered before keeps its slot and state."""
         wanted = list(dict.fromkeys(urls))
-        for url in [url for url in self._records if url not in wanted]:
-            self._shm.set_engine_state(self._records.pop(url).slot, EngineState.DRAINING)
         for url in wanted:
             if url not in self._records:
                 self._records[url] = self._new(url)
         self.publish()
-        return self.records()
+        return [self._records[url] for url in wanted]
+
+    def retain(self, urls: Iterable[str]) -> None:
+        """Takes every other engine away and publishes that: it gets no new requests, those under way go on."""
+        gone = [url for url in self._records if url not in set(urls)]
+        for url in gone:
+            self._shm.set_engine_state(self._records.pop(url).slot, EngineState.DRAINING)
+        if gone:
+            self.publish()
 
     def records(self) -> list[EngineRecord]:
         """Gives every record."""

@@ -161,7 +161,7 @@ class Fleet:
         self._shm = shm
         self.watchers: dict[int, Watcher] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        for record in registry.replace(config.engines.worker_urls):
+        for record in registry.add(config.engines.worker_urls):
             watcher = Watcher(record, config=config, shm=shm, registry=registry, detector=detector, meter=meter)
             self.watchers[record.slot] = watcher
             self._tasks.append(asyncio.create_task(watcher.run()))

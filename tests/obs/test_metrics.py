@@ -52,6 +52,15 @@ def test_labels_are_escaped_and_bounded(shm: Shm) -> None:
     assert len(line) < 250
 
 
+def test_labels_in_any_script_stay_whole(shm: Shm) -> None:
+    meter = Meter(shm, row=2)
+    meter.add("smg_http_requests_total", ("GET", "é🙂" * 200))
+    meter.add("smg_router_tokens_total", ("🙂" * 99, "🙂" * 99, "🙂" * 99, "🙂" * 99, "input"))
+    (line,) = [line for line in lines(shm) if not line.startswith("#")]
+    assert line.count("🙂") == 26
+    assert shm.dropped() == 1
+
+
 def test_gauges_are_given_at_scrape(shm: Shm) -> None:
     text = lines(shm, Sample("smg_worker_health", ("grpc://a:1",), 1), Sample("smg_worker_health", ("grpc://b:1",), 0))
     assert text[1:] == [

@@ -66,7 +66,7 @@ class FakeEngine(Engine):
         return self.rig.info
 
     async def server_info(self) -> ServerInfo:
-        return ServerInfo()
+        return self.rig.server
 
     async def loads(self) -> list[Load]:
         self.rig.polls += 1
@@ -91,6 +91,7 @@ class Rig:
         self.up = True
         self.healthy = True
         self.info = ModelInfo(served_name="m", model_path="/nowhere/m", context_length=100)
+        self.server = ServerInfo(version="1.2", active_requests=3, data_parallel_size=2)
         self.loads = [Load(running=1, waiting=2, generated_per_s=1.5), Load(running=3, used_tokens=5, max_tokens=10)]
         self.archive: bytes | SmgError = archive({"tokenizer.json": b"{}"})
         self.checks = self.polls = self.fetched = 0

@@ -22,7 +22,7 @@ def shm(request: pytest.FixtureRequest) -> Shm:
 @pytest.fixture
 def registry(shm: Shm, tmp_path: pathlib.Path) -> Registry:
     made = Registry(shm, folder=tmp_path)
-    for record in made.replace(URLS):
+    for record in made.add(URLS):
         describe(made, record, "m")
         made.set_state(record.url, EngineState.READY)
     return made
@@ -76,7 +76,7 @@ def test_the_registry_is_read_again_only_when_it_changed(shm: Shm, registry: Reg
 
 
 def test_engines_that_were_not_asked_yet_belong_to_no_model(shm: Shm, tmp_path: pathlib.Path) -> None:
-    Registry(shm, folder=tmp_path).replace(URLS)
+    Registry(shm, folder=tmp_path).add(URLS)
     assert view(shm, tmp_path).models() == {}
     assert len(read_snapshot(tmp_path).engines) == 2
 
@@ -85,10 +85,13 @@ def test_a_removed_engine_takes_no_more_requests_and_its_slot_is_reused_last(shm
     mine = view(shm, tmp_path)
     mine.candidates("m")
     lease = mine.acquire(0, 7)
-    records = registry.replace((URLS[1], "grpc://c:1"))
+    records = registry.add((URLS[1], "grpc://c:1"))
     assert [record.slot for record in records] == [1, 2]
+    assert len(mine.candidates("m")) == 2
+    registry.retain((URLS[1], "grpc://c:1"))
     assert [candidate.url for candidate in mine.candidates("m")] == [URLS[1]]
-    records = registry.replace([f"grpc://d:{port}" for port in range(4)])
+    registry.retain(())
+    records = registry.add([f"grpc://d:{port}" for port in range(4)])
     assert sorted(record.slot for record in records) == [0, 1, 2, 3]
     (reused,) = [record for record in records if record.slot == 0]
     assert registry.inflight(reused) == (0, 0)
@@ -105,7 +108,7 @@ def test_a_stale_view_does_not_offer_a_slot_that_was_reused(shm: Shm, registry: 
 
 def test_more_engines_than_slots_are_a_mistake(shm: Shm, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="more than 4"):
-        Registry(shm, folder=tmp_path).replace([f"grpc://d:{port}" for port in range(5)])
+        Registry(shm, folder=tmp_path).add([f"grpc://d:{port}" for port in range(5)])
 
 
 def test_a_new_control_process_keeps_slots_states_and_counts(shm: Shm, registry: Registry, tmp_path: pathlib.Path) -> None:
@@ -113,7 +116,7 @@ def test_a_new_control_process_keeps_slots_states_and_counts(shm: Shm, registry:
     mine.candidates("m")
     mine.acquire(1, 3)
     after = Registry(shm, folder=tmp_path, earlier=read_snapshot(tmp_path))
-    assert after.replace(URLS) == registry.records()
+    assert after.add(URLS) == registry.records()
     assert [after.state(record) for record in after.records()] == [EngineState.READY] * 2
     assert after.inflight(after.records()[1]) == (1, 3)
     assert len(mine.candidates("m")) == 2

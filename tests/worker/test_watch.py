@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from smg.config.tree import Health
-from smg.engine import ModelInfo
+from smg.engine import ModelInfo, ServerInfo
 from smg.errors import Unimplemented
 from smg.obs.shm import LOAD_FIELDS
 from smg.worker import EngineState, Fleet, Registry, WorkerView, read_snapshot
@@ -42,6 +42,7 @@ def test_an_engine_is_ready_at_once_and_described(tmp_path: pathlib.Path) -> Non
         assert rig.checks == 2
         (record,) = read_snapshot(tmp_path).engines
         assert (record.runtime, record.model, record.aliases, record.context_length) == ("fake", "m", ("/nowhere/m",), 100)
+        assert record.server == ServerInfo(version="1.2", data_parallel_size=2)
         assert record.tokenizer_dir is not None
         assert (pathlib.Path(record.tokenizer_dir) / "tokenizer.json").exists()
 
