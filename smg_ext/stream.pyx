@@ -334,7 +334,7 @@ cdef int _matched(MachineC *m, ChoiceC *choice, DeltaC *delta, int word) noexcep
         if not _among(<uint32_t>choice.ended_by, m.reported, m.reported_count):
             return 0
         return -1 if _text(m, b',"matched_stop":') or put_number(&m.out, choice.ended_by) else 0
-    if word < 0 and delta.matched == 0:
+    if word < 0 and (delta.matched == 0 or (delta.matched == 1 and not _among(delta.matched_id, m.reported, m.reported_count))):
         return 0
     if _text(m, b',"matched_stop":'):
         return -1

@@ -50,7 +50,7 @@ cdef class StopStrings:
     def __cinit__(self, tuple strings not None):
         cdef int32_t i
         cdef bytes string
-        encoded = [string.encode() for string in strings]
+        encoded = [text.encode() for text in strings]
         self.c.states = <StopStateC *>calloc(sum(map(len, encoded)) + 1, sizeof(StopStateC))
         self.c.lengths = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))
         self.c.begins = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))

@@ -4,22 +4,29 @@ Handlers are `async (Request, Services) -> Reply | StreamReply`; they raise SmgE
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from smg.config import Config
+from smg.errors import ClientGone
 
 if TYPE_CHECKING:
     from smg.pipeline import ModelDirectory, Pipeline
     from smg.worker import EnginePool, WorkerView
 
-__all__ = ["EVENT_STREAM", "JSON", "Handler", "Headers", "Reply", "Request", "Services", "StreamReply"]
+__all__ = ["EVENT_STREAM", "JSON", "Handler", "Headers", "Pump", "Reply", "Request", "Services", "StreamReply", "Write", "pumped"]
 
 JSON: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
 
 
 EVENT_STREAM = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+
+
+# Takes one chunk of a body; False when the client is gone.
+Write: TypeAlias = Callable[[bytes], bool]
+Pump: TypeAlias = Callable[[Write], Awaitable[None]]
 
 
 class Headers(Protocol):
@@ -81,13 +88,26 @@ class Reply(Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = JSON
 
 
+def pumped(chunks: AsyncGenerator[bytes, None]) -> Pump:
+    """Gives the pump of a generator of chunks, which is closed whatever happens."""
+
+    async def pump(write: Write) -> None:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if not write(chunk):
+                    raise ClientGone("the client left")
+
+    return pump
+
+
 class StreamReply(Struct, frozen=True, kw_only=True):
     """An event stream; each chunk is one write. The head is held back until the first chunk, so that an error before it has its own status.
 
-    The application closes `chunks` whatever happens. `surface` names the error dialect, also for an error in mid-stream.
+    `pump(write)` writes the whole body and returns, or raises; cancelling it is how a client's leaving is told. `surface` names the error
+    dialect, also for an error in mid-stream.
     """
 
-    chunks: AsyncGenerator[bytes, None]
+    pump: Pump
     surface: str
     status: int = 200
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM

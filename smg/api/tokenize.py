@@ -18,6 +18,7 @@ from smg.types.openai.tokenize import DetokenizeRequest, TokenizeRequest
 __all__ = ["detokenize", "tokenize"]
 
 MAX_BATCH = 1024
+MAX_IDS = 1 << 20
 # Decoding more ids than this leaves the event loop.
 INLINE_IDS = 2048
 
@@ -41,6 +42,7 @@ async def tokenize(http: Request, services: Services) -> Reply:
         source = TextInput(text=text, add_special_tokens=request.add_special_tokens is not False)
         prompt = await services.pipeline.prompt(request.model or "", source)
         results.append({"tokens": prompt.ids, "count": len(prompt.ids), "char_count": len(text)})
+        await asyncio.sleep(0)  # a short prompt is tokenized on the loop, which others use too
     if isinstance(request.prompt, str):
         return Reply(body=msgspec.json.encode(results[0]))
     return Reply(body=msgspec.json.encode({name: [result[name] for result in results] for name in ("tokens", "count", "char_count")}))
@@ -73,17 +75,19 @@ async def detokenize(http: Request, services: Services) -> Reply:
     if batch is not None:
         _check_batch(len(batch), name="tokens")
     lists = batch if batch is not None else [cast(list[int], request.tokens)]
+    if sum(map(len, lists)) > MAX_IDS:
+        raise InvalidValue(f"tokens may have at most {MAX_IDS} ids in all", param="tokens")
     tokenizer = (await services.models.get(request.model or "")).tokenizer
-    wrong = next((one for ids in lists for one in ids if not 0 <= one < tokenizer.vocab_size), None)
-    if wrong is not None:
-        raise InvalidValue(f"token id {wrong} is not in the vocabulary of {tokenizer.vocab_size}", param="tokens")
     skip = request.skip_special_tokens is not False
 
-    def decode_all() -> list[str]:
-        return [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
+    def decode_all() -> bytes:
+        wrong = next((one for ids in lists for one in ids if not 0 <= one < tokenizer.vocab_size), None)
+        if wrong is not None:
+            raise InvalidValue(f"token id {wrong} is not in the vocabulary of {tokenizer.vocab_size}", param="tokens")
+        texts = [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
+        return msgspec.json.encode({"text": texts if batch is not None else texts[0]})
 
-    texts = decode_all() if sum(map(len, lists)) <= INLINE_IDS else await asyncio.to_thread(decode_all)
-    return Reply(body=msgspec.json.encode({"text": texts if batch is not None else texts[0]}))
+    return Reply(body=decode_all() if sum(map(len, lists)) <= INLINE_IDS else await asyncio.to_thread(decode_all))
 
 
 def _check_batch(length: int, *, name: str) -> None:

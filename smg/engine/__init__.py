@@ -16,6 +16,10 @@ from smg.engine.base import (
     TokenScores,
 )
 from smg.engine.detect import detect
+from smg.engine.fields import field_table
+from smg.engine.grpc import GrpcEngine
+from smg.engine.reader import leave_call
+from smg.engine.status import error_of_call
 from smg.errors import ConfigError
 
 __all__ = [
@@ -26,12 +30,16 @@ __all__ = [
     "EngineOptions",
     "EngineRequest",
     "Features",
+    "GrpcEngine",
     "Load",
     "ModelInfo",
     "ResolvedSampling",
     "ServerInfo",
     "TokenScores",
     "detect",
+    "error_of_call",
+    "field_table",
+    "leave_call",
     "open_engine",
 ]
 

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from smg._ext import Call, Sink
 from smg.engine.answer import Answer
 from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest
 from smg.engine.channel import call_metadata, open_channel
@@ -42,6 +43,7 @@ class GrpcEngine(Engine):
         self._channel: grpc.aio.Channel | None = None
         self._methods: dict[str, Callable[..., Any]] = {}
         self._link: NativeLink | None = None
+        self._generate_path = self.path("Generate").encode()
 
     @abstractmethod
     def encode(self, request: EngineRequest) -> Message:
@@ -108,6 +110,18 @@ class GrpcEngine(Engine):
         finally:
             reader.leave(whole=answer.finished)
         raise EngineProtocol("the engine ended its answer without finishing it")
+
+    @property
+    def native(self) -> bool:
+        """True when `generate_into` can be used."""
+        return self._link is not None
+
+    async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float) -> Call:
+        """Starts the request on the native plane, its messages going to `sink`. The deadline is also the caller's to keep."""
+        if self._link is None:
+            raise EngineUnavailable("the connection to the engine is closed")
+        message = self._encoded(request).SerializeToString()
+        return await self._link.call(self._generate_path, message, sink, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
 
     async def tokenizer_archive(self) -> bytes:
         """Fetches the tokenizer's zip. EngineProtocol when its sha256 is wrong or absent, or when it is over `max_archive_bytes`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from smg._ext import Call, Connection, Inbox, Sink
 from smg.engine.base import EngineOptions
 from smg.engine.channel import call_metadata, split_url
-from smg.engine.status import error_of_status, status_of
+from smg.engine.status import error_of_call
 from smg.errors import ConfigError, EngineUnavailable
 
 __all__ = ["Messages", "NativeLink"]
@@ -218,7 +218,7 @@ class Messages:
     @staticmethod
     def _finished(status: int, text: str) -> None:
         if status:
-            raise error_of_status(status_of(status), text)
+            raise error_of_call(status, text)
 
 
 async def _dial(loop: asyncio.AbstractEventLoop, family: int, address: object) -> socket.socket:

@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from smg._ext import Call
 from smg.engine.native import Messages
 from smg.engine.status import error_of_status
 from smg.errors import EngineProtocol, Unimplemented
 
-__all__ = ["AioReader", "NativeReader", "Reader", "translated"]
+__all__ = ["AioReader", "NativeReader", "Reader", "leave_call", "translated"]
 
 StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[Message, Message]"
 Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
@@ -77,10 +78,15 @@ class NativeReader:
 
     def leave(self, *, whole: bool) -> None:
         """Ends the call."""
-        if whole and not self._messages.ended:
-            asyncio.get_running_loop().call_later(LINGER_S, self._messages.cancel)
-        else:
-            self._messages.cancel()
+        leave_call(self._messages, whole=whole and not self._messages.ended)
+
+
+def leave_call(call: Call | Messages, *, whole: bool) -> None:
+    """Cancels a native call; one whose answer is whole gets its moment first."""
+    if whole:
+        asyncio.get_running_loop().call_later(LINGER_S, call.cancel)
+    else:
+        call.cancel()
 
 
 def translated(error: grpc.aio.AioRpcError | asyncio.CancelledError, *, runtime: str | None = None) -> BaseException:

@@ -11,7 +11,7 @@ from grpc import StatusCode
 
 from smg.errors import EngineBusy, EngineError, EngineProtocol, EngineRejected, EngineTimeout, EngineUnavailable
 
-__all__ = ["error_of_status", "status_of"]
+__all__ = ["error_of_call", "error_of_status", "status_of"]
 
 REJECTED = {
     StatusCode.INVALID_ARGUMENT,
@@ -45,6 +45,11 @@ BY_NUMBER = {code.value[0]: code for code in StatusCode}
 def status_of(number: int) -> StatusCode:
     """Gives the status of its number on the wire; one that gRPC does not know is UNKNOWN."""
     return BY_NUMBER.get(number, StatusCode.UNKNOWN)
+
+
+def error_of_call(number: int, text: str) -> EngineError:
+    """Gives the error of a native call that ended with a gRPC status other than OK."""
+    return error_of_status(status_of(number), text)
 
 
 def error_of_status(code: StatusCode, details: str | None) -> EngineError:

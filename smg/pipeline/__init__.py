@@ -1,7 +1,8 @@
 """From job to events: the stages between the API surfaces and the engines. `run.py` lists them in order."""
 
-__all__ = ["ModelCard", "ModelDirectory", "Pipeline", "Prompt", "ServedModel"]
+__all__ = ["ChatFrame", "ModelCard", "ModelDirectory", "Pipeline", "Prompt", "ServedModel"]
 
 from smg.pipeline.models import ModelCard, ModelDirectory, ServedModel
+from smg.pipeline.native import ChatFrame
 from smg.pipeline.prompt import Prompt
 from smg.pipeline.run import Pipeline

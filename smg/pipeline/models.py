@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from smg._ext import Vocabulary
 from smg.config import Config
 from smg.errors import ConfigError, ModelNotFound, NoEngine
 from smg.parser import detect_reasoning, detect_tool
@@ -40,6 +41,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     reasoning_parser: str | None
     tool_parser: str | None
     longest_token: int
+    vocabulary: Vocabulary | None = None  # for native detokenizing, where the tokenizer is of that kind
 
     def surely_too_long(self, characters: int) -> bool:
         """True when no text of that many characters fits into the context, so that it need not be tokenized to be refused."""
@@ -128,13 +130,15 @@ class ModelDirectory:
             eos_token_ids=tuple(sorted({*folder.eos_token_ids, *tokenizer.eos_token_ids, *record.info.eos_token_ids})),
             reasoning_parser=_chosen(parsers.reasoning_parser, detect_reasoning, model, text, folder),
             tool_parser=_chosen(parsers.tool_call_parser, detect_tool, model, text, folder),
-            longest_token=longest_token(tokenizer),
+            longest_token=tokenizer.longest_token,
+            vocabulary=_vocabulary(tokenizer) if self._config.engines.data_plane == "native" else None,
         )
 
 
-def longest_token(tokenizer: Tokenizer) -> int:
-    """Gives the length of the longest token in bytes, which no token's characters exceed."""
-    return max((len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size)), default=1) or 1
+def _vocabulary(tokenizer: Tokenizer) -> Vocabulary | None:
+    if not tokenizer.byte_level:
+        return None
+    return Vocabulary([tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)], tokenizer.special_ids)
 
 
 def _chosen(name: str, detect: Callable[..., str | None], model: str, template: str, folder: ModelFolder) -> str | None:

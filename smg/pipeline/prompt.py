@@ -15,6 +15,8 @@ __all__ = ["Prompt", "characters", "prepare"]
 
 # Below this many characters rendering and encoding take well under a millisecond; above, they leave the event loop.
 INLINE_CHARACTERS = 2048
+# Texts with more characters a token of context than this are tried by their beginning first; prose has 4 to 5 a token.
+BEGINNING = 10
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -29,35 +31,43 @@ async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel
     """Gives the prompt's text and ids. Raises ContextExceeded before tokenizing what cannot fit, TemplateRefused, InvalidValue."""
     if isinstance(source, TokenInput):
         return _checked_ids(source, model)
+    if isinstance(source, ChatInput) and model.context_length:
+        check_length(len(source.messages), model, param="messages", what="messages")  # each of them takes a token at least
+    if characters(source, limit=INLINE_CHARACTERS) <= INLINE_CHARACTERS:
+        return _prepare(source, model, allow_special)
+    return await asyncio.to_thread(_prepare, source, model, allow_special)
+
+
+def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
     length = characters(source)
     if model.surely_too_long(length):
         raise ContextExceeded(
             f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)
         )
-    if length <= INLINE_CHARACTERS:
-        prompt = _encode(source, model, allow_special)
-    else:
-        prompt = await asyncio.to_thread(_encode, source, model, allow_special)
+    prompt = _encode(source, model, allow_special)
     check_length(len(prompt.ids), model, param=_param(source))
     return prompt
 
 
-def check_length(tokens: int, model: ServedModel, *, param: str) -> None:
+def check_length(length: int, model: ServedModel, *, param: str, what: str = "tokens") -> None:
     """Raises ContextExceeded when the prompt leaves no room for a single token of output."""
-    if not tokens:
+    if not length:
         raise InvalidValue("the prompt is empty", param=param)
-    if model.context_length and tokens >= model.context_length:
-        raise ContextExceeded(f"this model's maximum context length is {model.context_length} tokens; the prompt has {tokens}", param=param)
+    if model.context_length and length >= model.context_length:
+        raise ContextExceeded(
+            f"this model's maximum context length is {model.context_length} tokens; the prompt has {length} {what}", param=param
+        )
 
 
-def characters(source: ChatInput | TextInput) -> int:
-    """Counts the characters of all text in the input, without rendering it."""
+def characters(source: ChatInput | TextInput, *, limit: int | None = None) -> int:
+    """Counts the characters of all text in the input, without rendering it, and one more a value. Above `limit` it stops counting."""
     if isinstance(source, TextInput):
         return len(source.text)
     pending: list[Json] = [*source.messages, *source.tools, *source.documents]
     total = 0
-    while pending:
+    while pending and (limit is None or total <= limit):
         value = pending.pop()
+        total += 1
         if isinstance(value, str):
             total += len(value)
         elif isinstance(value, list):
@@ -72,20 +82,30 @@ def _param(source: ChatInput | TextInput | TokenInput) -> str:
 
 
 def _checked_ids(source: TokenInput, model: ServedModel) -> Prompt:
-    bad = next((i for i, token_id in enumerate(source.ids) if not 0 <= token_id < model.tokenizer.vocab_size), None)
-    if bad is not None:
-        raise InvalidValue(f"token id {source.ids[bad]} is not in the vocabulary of {model.tokenizer.vocab_size}", param=f"prompt[{bad}]")
-    check_length(len(source.ids), model, param="prompt")
-    return Prompt(ids=list(source.ids), text=None)
+    ids, known = source.ids, model.tokenizer.vocab_size
+    check_length(len(ids), model, param="prompt")
+    if min(ids) < 0 or max(ids) >= known:
+        bad = next(i for i, token_id in enumerate(ids) if not 0 <= token_id < known)
+        raise InvalidValue(f"token id {ids[bad]} is not in the vocabulary of {known}", param=f"prompt[{bad}]")
+    return Prompt(ids=list(ids), text=None)
 
 
 def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
     if isinstance(source, TextInput):
+        _check_beginning(source.text, model, param="prompt")
         return Prompt(ids=model.tokenizer.encode(source.text, add_special_tokens=source.add_special_tokens), text=source.text)
     rendered = _render(source, model)
+    _check_beginning(rendered.text, model, param="messages")
     ids = encode_rendered(model.tokenizer, rendered, allow_special=allow_special)
     thinking = bool(model.reasoning_parser) and opens_thinking(rendered.text, model.reasoning_parser)
     return Prompt(ids=ids, text=rendered.text, thinking=thinking)
+
+
+def _check_beginning(text: str, model: ServedModel, *, param: str) -> None:
+    """Refuses a text whose beginning alone is far over the context: cutting it changes the tokens at the cut, never half of all."""
+    limit = model.context_length
+    if limit and len(text) > BEGINNING * limit and (tokens := len(model.tokenizer.encode(text[: BEGINNING * limit]))) > 2 * limit:
+        raise ContextExceeded(f"this model's maximum context length is {limit} tokens; the prompt has more than {tokens}", param=param)
 
 
 def _render(source: ChatInput, model: ServedModel) -> Rendered:

@@ -7,19 +7,23 @@
     generate   generation.py  engine call → deltas
     stream     stream.py      per choice: detokenize, stop, reasoning, tool calls → events
 
-Called by `smg.api`; knows neither surface nor engine protocol.
+`native.py` is the last two for streamed chats that need no parser, without Python objects. Called by `smg.api`; knows neither surface nor
+engine protocol.
 """
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+
+from msgspec import Struct
 
 from smg.config import Config
-from smg.engine import Engine, EngineRequest
-from smg.errors import EngineUnavailable
+from smg.engine import Engine, EngineRequest, GrpcEngine
+from smg.errors import ClientGone, EngineUnavailable
 from smg.parser import build, marks
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
+from smg.pipeline.native import ChatRenderer, NativeChat, Write
 from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
@@ -36,6 +40,34 @@ log = logging.getLogger(__name__)
 
 # Engines tried for one request, all before the first of them has answered anything.
 ATTEMPTS = 3
+
+
+class Parsing(Struct, frozen=True, kw_only=True):
+    """Which parsers read a job's output."""
+
+    reasoning: str | None = None
+    tool: str | None = None
+    tools: tuple[JsonObject, ...] = ()
+    stream_reasoning: bool = True
+
+
+class Submission(Struct, kw_only=True):
+    """One job on its way: what stays the same, and the engine of the attempt at hand. `answered` ends the attempts."""
+
+    job: Job
+    model: ServedModel
+    prompt: Prompt
+    avoid: set[int]
+    done: bool = False
+    answered: bool = False
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One engine, chosen and counted."""
+
+    record: EngineRecord
+    engine: Engine
+    request: EngineRequest
 
 
 class Pipeline:
@@ -58,43 +90,89 @@ class Pipeline:
 
         Raises SmgError at any step; before an engine has answered, a request whose engine is gone moves to another one by itself.
         """
-        model = await self._models.get(job.model)
-        prompt = await prepare(job.input, model, allow_special=self._allow_special)
-        avoid: set[int] = set()
-        while True:
-            record, lease = self._router.route(model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=frozenset(avoid))
-            generation = None
-            try:
-                engine, request = await self._submit(job, model, prompt, record)
-                generation = self._generation(job, model, prompt, engine, request)
-                if not avoid:
-                    yield [Started(engine=record.url, prompt_ids=prompt.ids, prompt_text=prompt.text)]
+        submission = await self._prepared(job)
+        while not submission.done:
+            async with self._attempt(submission) as attempt:
+                if not submission.avoid:
+                    yield [started(submission, attempt)]
+                generation = self._generation(submission, attempt.engine, attempt.request)
                 async with aclosing(generation.run(deadline_s=job.deadline_s)) as batches:  # type: ignore[type-var]
                     async for events in batches:
+                        submission.answered = True
                         yield events
-                return
-            except EngineUnavailable as error:
-                self._view.suspect(record.slot)
-                avoid.add(record.slot)
-                if (generation and generation.answered) or len(avoid) >= min(ATTEMPTS, len(self._view.engines(model.id))):
-                    raise
-                log.info("engine unavailable, trying another", extra={"request_id": job.request_id, "error": error.code})
-            finally:
-                lease.release()
+                submission.done = True
+
+    async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> None:
+        """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
+
+        Raises as `run` does, and ClientGone once `write` gives False.
+        """
+        submission = await self._prepared(job)
+        native = submission.model.vocabulary is not None and self._plain(job, submission.model)
+        while not submission.done:
+            async with self._attempt(submission) as attempt:
+                if native and isinstance(attempt.engine, GrpcEngine) and attempt.engine.native:
+                    await self._stream_natively(submission, attempt, attempt.engine, renderer, write)
+                else:
+                    await self._stream_events(submission, attempt, renderer, write)
+                submission.done = True
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
         await self._aborts.close()
 
-    async def _submit(self, job: Job, model: ServedModel, prompt: Prompt, record: EngineRecord) -> tuple[Engine, EngineRequest]:
-        engine = await self._pool.get(record)
-        request = engine_request(job, model=model, prompt=prompt, info=record.info)
-        engine.check(request)
-        return engine, request
+    async def _prepared(self, job: Job) -> Submission:
+        model = await self._models.get(job.model)
+        prompt = await prepare(job.input, model, allow_special=self._allow_special)
+        return Submission(job=job, model=model, prompt=prompt, avoid=set())
 
-    def _generation(self, job: Job, model: ServedModel, prompt: Prompt, engine: Engine, request: EngineRequest) -> Generation:
-        reasoning, tool, tools, stream_reasoning = _parsing(job, model)
-        shown = (model.tokenizer.token_id(mark) for mark in marks(reasoning, tool))
+    @asynccontextmanager
+    async def _attempt(self, submission: Submission) -> AsyncIterator[Attempt]:
+        """Chooses an engine and counts the request there while the body runs. An engine that is gone before it answered is passed over."""
+        job, model, prompt, avoid = submission.job, submission.model, submission.prompt, submission.avoid
+        record, lease = self._router.route(model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=frozenset(avoid))
+        try:
+            engine = await self._pool.get(record)
+            request = engine_request(job, model=model, prompt=prompt, info=record.info)
+            engine.check(request)
+            yield Attempt(record=record, engine=engine, request=request)
+        except EngineUnavailable as error:
+            self._view.suspect(record.slot)
+            avoid.add(record.slot)
+            if submission.answered or len(avoid) >= min(ATTEMPTS, len(self._view.engines(model.id))):
+                raise
+            log.info("engine unavailable, trying another", extra={"request_id": job.request_id, "error": error.code})
+        finally:
+            lease.release()
+
+    async def _stream_natively(
+        self, submission: Submission, attempt: Attempt, engine: GrpcEngine, renderer: ChatRenderer, write: Write
+    ) -> None:
+        job = submission.job
+        chat = NativeChat(engine, attempt.request, job=job, model=submission.model, frame=renderer.frame, write=write)
+        try:
+            usage = await chat.run(deadline_s=job.deadline_s, aborts=self._aborts)
+        finally:
+            submission.answered = chat.answered
+        write(renderer.usage(usage))
+
+    async def _stream_events(self, submission: Submission, attempt: Attempt, renderer: ChatRenderer, write: Write) -> None:
+        generation = self._generation(submission, attempt.engine, attempt.request)
+        async with aclosing(generation.run(deadline_s=submission.job.deadline_s)) as batches:  # type: ignore[type-var]
+            async for events in batches:
+                submission.answered = True
+                if (chunk := renderer.feed(events)) and not write(chunk):
+                    raise ClientGone("the client left")
+
+    def _plain(self, job: Job, model: ServedModel) -> bool:
+        """True when the output is text and nothing else."""
+        parsing = parsing_of(job, model)
+        return parsing.reasoning is None and not parsing.tools and job.logprobs.output is None and job.logprobs.prompt is None
+
+    def _generation(self, submission: Submission, engine: Engine, request: EngineRequest) -> Generation:
+        job, model, prompt = submission.job, submission.model, submission.prompt
+        parsing = parsing_of(job, model)
+        shown = (model.tokenizer.token_id(mark) for mark in marks(parsing.reasoning, parsing.tool))
         keep = frozenset(token_id for token_id in shown if token_id is not None)
         spec = StreamSpec(
             tokenizer=model.tokenizer,
@@ -104,8 +182,8 @@ class Pipeline:
             reported_end_ids=frozenset(job.stops.token_ids),
             min_tokens=job.sampling.min_tokens,
             logprobs=job.logprobs.output is not None,
-            stream_reasoning=stream_reasoning,
-            starts_thinking=prompt.thinking and reasoning is not None,
+            stream_reasoning=parsing.stream_reasoning,
+            starts_thinking=prompt.thinking and parsing.reasoning is not None,
         )
         return Generation(
             engine,
@@ -114,15 +192,25 @@ class Pipeline:
             make_decoder=lambda: model.tokenizer.decoder(
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
-            make_parser=lambda: build(reasoning=reasoning, tool=tool, tools=tools, in_think=spec.starts_thinking),
+            make_parser=lambda: build(reasoning=parsing.reasoning, tool=parsing.tool, tools=parsing.tools, in_think=spec.starts_thinking),
             aborts=self._aborts,
         )
 
 
-def _parsing(job: Job, model: ServedModel) -> tuple[str | None, str | None, tuple[JsonObject, ...], bool]:
-    """Which parsers read this job's output: none for plain completions, no tool parser without tools."""
+def started(submission: Submission, attempt: Attempt) -> Started:
+    """Gives the first event of a job."""
+    return Started(engine=attempt.record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)
+
+
+def parsing_of(job: Job, model: ServedModel) -> Parsing:
+    """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is."""
     if not isinstance(job.input, ChatInput):
-        return None, None, (), True
+        return Parsing()
     chat = job.input
-    tools = () if chat.tool_choice == "none" else chat.tools
-    return model.reasoning_parser if chat.separate_reasoning else None, model.tool_parser if tools else None, tools, chat.stream_reasoning
+    tools = () if chat.tool_choice == "none" or model.tool_parser is None else chat.tools
+    return Parsing(
+        reasoning=model.reasoning_parser if chat.separate_reasoning else None,
+        tool=model.tool_parser if tools else None,
+        tools=tools,
+        stream_reasoning=chat.stream_reasoning,
+    )

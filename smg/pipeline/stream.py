@@ -89,7 +89,8 @@ class StreamMachine:
         if self._ended_by is not None:
             self._finish("stop", self._reported(), events)
         else:
-            self._finish(delta.finish or "stop", delta.matched, events)
+            matched = delta.matched if isinstance(delta.matched, str) or delta.matched in self.spec.reported_end_ids else None
+            self._finish(delta.finish or "stop", matched, events)
 
     def _reported(self) -> int | None:
         return self._ended_by if self._ended_by in self.spec.reported_end_ids else None

@@ -123,21 +123,13 @@ class Exchange:
         self.status = reply.status
         self._timer = self._loop.call_later(min(HEAD_AFTER_S, self._config.keepalive_interval_s), self._beat, reply)
         try:
-            await self._pump(reply)
+            await reply.pump(lambda chunk: self._write(chunk, reply))
         except (Exception, asyncio.CancelledError) as error:
             self._fail(self._told(error))
         finally:
             self._timer.cancel()
             if self._stream:
                 self._stream.close()
-
-    async def _pump(self, reply: StreamReply) -> None:
-        try:
-            async for chunk in reply.chunks:
-                if not self._write(chunk, reply):
-                    raise ClientGone("the client left")
-        finally:
-            await reply.chunks.aclose()
 
     def _write(self, chunk: bytes, reply: StreamReply) -> bool:
         if self._stream is None:

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from types import SimpleNamespace
 
 import msgspec
 
-from smg.api.base import Handler, Reply, Request, Services
+from smg.api.base import Handler, Reply, Request, Services, StreamReply
 from smg.config import Config
-from smg.errors import ModelNotFound
+from smg.errors import ClientGone, ModelNotFound
 from smg.types.event import Content, Event, Finished, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
 from smg.worker import EngineState
@@ -45,6 +46,12 @@ class FakePipeline:
         finally:
             self.running -= 1
             self.closed.append(time.monotonic())
+
+    async def stream(self, job: Job, *, renderer, write: Callable[[bytes], bool]) -> None:
+        async with aclosing(self.run(job)) as batches:
+            async for step in batches:
+                if (chunk := renderer.feed(step)) and not write(chunk):
+                    raise ClientGone("gone")
 
     async def prompt(self, model: str, source: ChatInput | TextInput | TokenInput) -> SimpleNamespace:
         text = source.text if isinstance(source, TextInput) else repr(source)
@@ -115,10 +122,21 @@ def call(handler: Handler, body: object, made: Services | None = None, **kwargs:
         reply = await handler(request(body, **kwargs), made or services())
         if isinstance(reply, Reply):
             return reply.body, []
-        writes = [chunk async for chunk in reply.chunks]
+        writes: list[bytes] = []
+        await reply.pump(lambda chunk: writes.append(chunk) or True)
         return b"".join(writes), writes
 
     return asyncio.run(run())
+
+
+async def first_write(reply: StreamReply) -> bytes:
+    """Cancels the stream after its first write, which is given."""
+    wrote: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    pump = asyncio.ensure_future(reply.pump(lambda chunk: wrote.done() or wrote.set_result(chunk) or True))
+    chunk = await wrote
+    pump.cancel()
+    await asyncio.gather(pump, return_exceptions=True)
+    return chunk
 
 
 def answer(handler: Handler, body: object, made: Services | None = None) -> dict[str, object]:

@@ -229,13 +229,12 @@ def test_an_aborted_choice_is_no_clean_end():
 def test_the_run_is_closed_when_the_client_closes_the_stream():
     import asyncio
 
-    from tests.api.fake import request
+    from tests.api.fake import first_write, request
 
     async def run():
         pipeline = FakePipeline([[STARTED], [Content(0, "a")], "hang"])
         reply = await chat_completions(request({**BASE, "stream": True}), services(pipeline))
-        assert b'"a"' in await anext(reply.chunks)
-        await reply.chunks.aclose()
+        assert b'"a"' in await first_write(reply)
         return pipeline.running, len(pipeline.closed)
 
     assert asyncio.run(run()) == (0, 1)

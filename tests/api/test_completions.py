@@ -8,7 +8,7 @@ from smg.api.openai.completions import completions
 from smg.errors import EngineUnavailable
 from smg.types.event import Content, Finished, PromptLogprobs, Started, TokenLogprob, TopLogprob, Usage
 from smg.types.job import Logprobs, TextInput, TokenInput
-from tests.api.fake import HELLO, STARTED, USAGE, FakePipeline, answer, call, events, request, services
+from tests.api.fake import HELLO, STARTED, USAGE, FakePipeline, answer, call, events, first_write, request, services
 
 
 def whole(script, **fields):
@@ -102,8 +102,7 @@ def test_closing_the_stream_closes_every_prompt():
     async def run():
         pipeline = FakePipeline([[STARTED], [Content(0, "x")], "hang"])
         reply = await completions(request({"model": "m", "prompt": ["a", "b"], "stream": True}), services(pipeline))
-        await anext(reply.chunks)
-        await reply.chunks.aclose()
+        await first_write(reply)
         return pipeline.running, len(pipeline.closed)
 
     assert asyncio.run(run()) == (0, 2)

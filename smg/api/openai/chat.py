@@ -1,12 +1,12 @@
 """`POST /v1/chat/completions`: body → Job → pipeline → chunks or one answer."""
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import cast
 
 import msgspec
 
-from smg.api.base import Reply, Request, Services, StreamReply
+from smg.api.base import Reply, Request, Services, StreamReply, Write
 from smg.api.decode import check_depth, decode, parsed
 from smg.api.openai.answer import answer_id, open_head, wants_usage
 from smg.api.openai.chat_stream import ChatStream
@@ -45,7 +45,7 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
         legacy=request.functions is not None,
     )
     if request.stream:
-        return StreamReply(chunks=_chunks(job, services, ChatStream(head, switches)), surface="openai")
+        return StreamReply(pump=partial(_stream, job, services, ChatStream(head, switches)), surface="openai")
     whole = ChatWhole(head, switches)
     async with aclosing(services.pipeline.run(job)) as batches:  # type: ignore[type-var]
         async for events in batches:
@@ -53,12 +53,9 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     return Reply(body=whole.body())
 
 
-async def _chunks(job: Job, services: Services, stream: ChatStream) -> AsyncGenerator[bytes, None]:
-    async with aclosing(services.pipeline.run(job)) as batches:  # type: ignore[type-var]
-        async for events in batches:
-            if chunk := stream.feed(events):
-                yield chunk
-    yield stream.end()
+async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> None:
+    await services.pipeline.stream(job, renderer=stream, write=write)
+    write(stream.end())
 
 
 def parse(body: bytes) -> ChatRequest:

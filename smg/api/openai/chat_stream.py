@@ -7,6 +7,7 @@ import msgspec
 from smg.api.openai.answer import Head, chat_logprobs, usage_fields
 from smg.api.openai.chat_switches import Switches
 from smg.api.sse import DONE
+from smg.pipeline import ChatFrame
 from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, ToolArguments, ToolCall, Usage
 
 __all__ = ["ChatStream"]
@@ -30,6 +31,15 @@ class ChatStream:
             self._opened = True
             parts[:0] = [self._delta(i, b'{"role":"assistant","content":""}', ()) for i in range(self._switches.choices)]
         return b"".join(parts)
+
+    @property
+    def frame(self) -> ChatFrame:
+        """What the native way needs to write the same chunks."""
+        return ChatFrame(prefix=self._prefix, tail=self._tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        """Gives the chunk with the usage; empty when it was not asked for."""
+        return self._usage_chunk(usage)
 
     def end(self) -> bytes:
         """Gives what closes a stream that went well."""

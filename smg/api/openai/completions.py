@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 from msgspec import Struct, structs
 
-from smg.api.base import Reply, Request, Services, StreamReply
+from smg.api.base import Reply, Request, Services, StreamReply, pumped
 from smg.api.decode import decode, parsed
 from smg.api.openai.answer import answer_id, open_head, wants_usage
 from smg.api.openai.completion_answer import CompletionStream, CompletionWhole, total_usage
@@ -54,7 +54,7 @@ async def completions(http: Request, services: Services) -> Reply | StreamReply:
     head = open_head(request, services, answer=answer, kind="text_completion")
     parts = await _parts(plan, services)
     if request.stream:
-        return StreamReply(chunks=_chunks(plan, services, parts, CompletionStream(head, usage=usage), usage=usage), surface="openai")
+        return StreamReply(pump=pumped(_chunks(plan, services, parts, CompletionStream(head, usage=usage), usage=usage)), surface="openai")
     whole = CompletionWhole(head, prompts=len(plan.jobs), generated=plan.generated, shown=plan.shown)
     async with aclosing(_pieces(plan, services, parts)) as batches:
         async for pieces in batches:

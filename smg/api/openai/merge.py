@@ -23,8 +23,11 @@ async def merged(streams: Sequence[AsyncIterator[list[Event]]]) -> AsyncGenerato
                 yield 0, events
         return
     queue: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue(QUEUED)
-    tasks = [asyncio.create_task(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for i, stream in enumerate(streams):
+            tasks.append(asyncio.create_task(_pump(i, stream, queue)))
+            await asyncio.sleep(0)  # each may tokenize its prompt on the loop, which others use too
         for _ in tasks:
             while (item := await queue.get()) is not None:
                 if isinstance(item, BaseException):

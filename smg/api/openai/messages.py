@@ -21,6 +21,7 @@ from smg.types.openai.chat import (
 __all__ = ["checked_messages"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MAX_MESSAGES = 1 << 15
 PARTS = ("text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file")
 
 
@@ -28,6 +29,8 @@ def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...
     """Gives the messages back. Raises InvalidValue with the place of the fault, Unimplemented for parts that are not text."""
     if not messages:
         raise InvalidValue("messages must not be empty", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidValue(f"messages may have at most {MAX_MESSAGES} entries, not {len(messages)}", param="messages")
     for i, raw in enumerate(messages):
         _check_names(raw, at=f"messages[{i}]")
     for i, message in enumerate(convert({"messages": messages}, Messages).messages):

@@ -20,7 +20,7 @@ def prompts(request: CompletionRequest) -> list[TextInput | TokenInput]:
         return [_text(prompt, request)]
     if not prompt:
         raise InvalidValue("prompt must not be empty", param="prompt")
-    kinds = {type(one) for one in prompt}
+    kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise InvalidValue("prompt must be a text, texts, token ids, or lists of token ids, not a mixture", param="prompt")
     if kinds == {int}:
