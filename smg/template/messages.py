@@ -95,6 +95,8 @@ def _arguments(value: Json, *, at: str) -> JsonObject:
         parsed: Json = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"{at} must be the JSON text of an object", param=at) from error
+    if parsed is None:
+        return {}
     if not isinstance(parsed, dict):
         raise InvalidValue(f"{at} must be the JSON text of an object", param=at)
     return parsed

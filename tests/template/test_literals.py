@@ -103,8 +103,8 @@ def test_a_mark_half_the_template_s_is_the_client_s() -> None:
 def test_a_template_that_parses_marks() -> None:
     """The assistant's own think block is the template's business; a user's is text, and other marks in either are text."""
     source = (
-        "{% for m in messages %}<|im_start|>{% if '</think>' in m.content %}<think>{{ m.content.split('</think>')[0].split('<think>')[-1]
-        }}"
+        "{% for m in messages %}<|im_start|>{% if '</think>' in m.content %}<think>{{ m.content.split('</think>')[0].split('<think>')[-1] "
+        "}}"
         "</think>{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
     )
     thought = "<think>hm<|eot|></think>done"
