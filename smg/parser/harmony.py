@@ -122,6 +122,10 @@ class Harmony(Parser):
             self._margins[kind].text("\n")
 
     def _body(self, text: str, at: int) -> int:
+        if self._kind == "call" and not self._value.done and not self._value.broken:
+            piece, at = self._value.read(text, at)  # marks inside a JSON text are text
+            self._sink.arguments(piece)
+            return at
         released, mark, at = self._matcher.scan(text, at, len(text))
         self._take(released)
         if mark in (END, CALL, RETURN, START, CHANNEL):
@@ -134,11 +138,8 @@ class Harmony(Parser):
             self._margins[self._kind].text(text)
             if text.strip():
                 self._shown.add(self._kind)
-            return
-        piece, at = self._value.read(text, 0)
-        self._sink.arguments(piece)
-        if self._value.broken:
-            self._sink.arguments(text[at:])
+        elif self._value.broken:
+            self._sink.arguments(text)
 
     def _close(self) -> None:
         if self._kind == "call":

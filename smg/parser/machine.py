@@ -4,6 +4,8 @@ Three states: thinking, text, and a call section, which a grammar's reader owns 
 division; each character is looked at once. Built by `smg.parser.build`.
 """
 
+import re
+
 from smg.parser.base import Parser, Piece
 from smg.parser.citation import Citations
 from smg.parser.margin import BLANK, Margin
@@ -15,6 +17,9 @@ from smg.parser.tool.spec import ToolSpec
 from smg.types.json import JsonObject
 
 __all__ = ["Machine"]
+
+# A mark may be made of several special tokens; a part of it that holds a whole one is protocol, however much of it came.
+TOKEN = re.compile(r"<[^<>]+>")
 
 NO_REASONING = ReasoningSpec()
 NO_TOOLS = ToolSpec()
@@ -58,8 +63,8 @@ class Machine(Parser):
         if self._reader is not None:
             self._reader.finish()
         else:
-            self._thoughts.text(self._in_think.take())
-            self._content.text(self._in_text.take())
+            self._thoughts.text(_shown(self._in_think.take()))
+            self._content.text(_shown(self._in_text.take()))
         self._thoughts.finish()
         self._content.finish()
         self._citations.finish()
@@ -130,3 +135,8 @@ class Machine(Parser):
             self._prose = reader.failed
             self._run(reader.unread)
         return at
+
+
+def _shown(held: str) -> str:
+    """What of a partial mark is text when the output ends."""
+    return "" if TOKEN.search(held) else held

@@ -1,0 +1,138 @@
+"""What holds for every registered parser: splits, clean text, names, and the number of steps that an output takes."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from smg.parser import REASONING, TOOLS, Piece, build, marks
+from tests.parser.oracle import Outcome, Setting, check_clean, check_splits, tools_named
+from tests.parser.writers import SCHEMA, TOOL_WRITERS
+
+ORIGINAL_REASONING = ["deepseek_r1", "deepseek_v31", "qwen3_thinking", "qwen3", "glm45", "kimi_thinking", "kimi_k25", "kimi_k3", "kimi", "step3", "minimax", "cohere_cmd", "nano_v3", "inkling", "base"]
+ORIGINAL_TOOLS = ["json", "mistral", "qwen", "qwen_xml", "qwen_coder", "pythonic", "llama", "deepseek", "deepseek31", "deepseek32", "deepseek_v4", "glm45_moe", "glm47_moe", "step3", "kimik2", "kimi_k3", "inkling", "minimax_m2", "cohere", "sarashina"]
+VLLM_TOOLS = ["deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "ernie45", "functiongemma", "gemma4", "glm45", "glm47", "granite", "granite-20b-fc", "granite4", "hermes", "hunyuan_a13b", "internlm", "jamba", "kimi_k2", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "minimax", "minimax_m2", "mistral", "olmo3", "openai", "phi4_mini_json", "pythonic", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5", "xlam"]
+VLLM_REASONING = ["deepseek_r1", "deepseek_v3", "ernie45", "gemma4", "glm45", "openai_gptoss", "granite", "hunyuan_a13b", "kimi_k2", "minimax_m2", "minimax_m2_append_think", "mistral", "olmo3", "qwen3", "seed_oss", "step3", "nemotron_v3"]
+GIVEN = tools_named("f", "get_weather", **SCHEMA)
+ARGUMENTS = {"s": 'a "b"\n<c> é東\\', "i": 7, "b": True, "o": {"k": [1, None, "x"]}, "a": []}
+CALLS = [("get_weather", ARGUMENTS), ("f", {}), ("f", {"s": ""})]
+
+
+@pytest.mark.parametrize("name", [*ORIGINAL_TOOLS, *VLLM_TOOLS])
+def test_known_tool_parsers_are_there(name: str) -> None:
+    assert name in TOOLS
+
+
+@pytest.mark.parametrize("name", [*ORIGINAL_REASONING, *VLLM_REASONING])
+def test_known_reasoning_parsers_are_there(name: str) -> None:
+    assert name in REASONING
+
+
+@pytest.mark.parametrize("name", TOOLS.names(aliases=True))
+def test_every_split_gives_the_same_calls(name: str) -> None:
+    family = next((family for family, spec in TOOLS if spec is TOOLS.get(name)), name)
+    setting = Setting(tool=name, tools=GIVEN)
+    outcome = check_splits(Setting(tool=family, tools=GIVEN), TOOL_WRITERS[family].write(CALLS))
+    assert [(call.name, call.value()) for call in outcome.calls] == CALLS
+    assert setting.outcome([TOOL_WRITERS[family].write([("f", {})])]).calls[0].arguments == "{}"
+
+
+@pytest.mark.parametrize("name", TOOLS.names())
+def test_text_around_calls_is_kept_and_clean(name: str) -> None:
+    text = f"Let me look.\n{TOOL_WRITERS[name].write(CALLS)}"
+    if name in ("openai", "inkling"):
+        text = TOOL_WRITERS[name].write(CALLS)
+    outcome = check_splits(Setting(tool=name, tools=GIVEN), text, cuts=40)
+    assert outcome.content == ("" if name in ("openai", "inkling") else "Let me look.")
+    check_clean(outcome, [mark for mark in marks(None, name) if len(mark) > 2])
+    assert len(outcome.calls) == len(CALLS)
+
+
+def thinking(name: str) -> str:
+    spec = REASONING.get(name)
+    if name == "openai_gptoss":
+        return "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>"
+    if name == "inkling":
+        return "<|content_thinking|>I think.<|end_message|><|message_model|><|content_text|>Four.<|end_message|>"
+    return f"{spec.starts[0]}\nI think.\n{spec.ends[0]}\n\nFour."
+
+
+@pytest.mark.parametrize("name", REASONING.names())
+def test_every_split_gives_the_same_thoughts(name: str) -> None:
+    assert check_splits(Setting(reasoning=name), thinking(name)) == Outcome(reasoning="I think.", content="Four.")
+    text = thinking(name)
+    opened = text[text.index("I think.") :]
+    assert check_splits(Setting(reasoning=name, in_think=True), opened) == Outcome(reasoning="I think.", content="Four.")
+
+
+@pytest.mark.parametrize("tool", [name for name, spec in TOOLS if not spec.channels])
+@pytest.mark.parametrize("reasoning", ["qwen3", "kimi_k25", "kimi_k3", "cohere_cmd", "mistral", "granite"])
+def test_thoughts_then_calls(reasoning: str, tool: str) -> None:
+    spec = REASONING.get(reasoning)
+    text = f"{spec.starts[0]}I think.{spec.ends[0]}\n{TOOL_WRITERS[tool].write(CALLS[:2])}"
+    outcome = check_splits(Setting(reasoning=reasoning, tool=tool, tools=GIVEN), text, cuts=20)
+    assert (outcome.reasoning, outcome.content) == ("I think.", "")
+    assert [(call.name, call.value()) for call in outcome.calls] == CALLS[:2]
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """Lines of the parser's code that run: a measure of work that no other load on the machine changes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal count
+        if "parser" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def feeds(tool: str, deltas: list[str]) -> list[int]:
+    """Steps of each delta."""
+    parser = build(reasoning="base", tool=tool, tools=GIVEN)
+    assert parser is not None
+    return [steps_of(lambda delta=delta: parser.feed(delta)) for delta in deltas] + [steps_of(parser.finish)]
+
+
+@pytest.mark.parametrize("name", TOOLS.names())
+def test_steps_grow_with_the_text_only(name: str) -> None:
+    """O5: an argument twice as long takes at most about twice the steps, and no delta of four characters takes many."""
+    totals = []
+    for size in (1_000, 2_000):
+        text = TOOL_WRITERS[name].write([("f", {"s": "ab\n<{ " * (size // 6)})])
+        counts = feeds(name, [text[i : i + 4] for i in range(0, len(text), 4)])
+        totals.append(sum(counts))
+        assert max(counts) < 700
+    assert totals[1] < 2.2 * totals[0]
+
+
+@pytest.mark.parametrize("name", TOOLS.names())
+def test_steps_of_hostile_outputs(name: str) -> None:
+    """O5: marks again and again, and blanks after a mark, cost no more each when there are more of them."""
+    for mark in marks(None, name):
+        for unit in (mark, " "):
+            totals = [sum(feeds(name, [mark + unit * size])) for size in (200, 400)]
+            assert totals[1] < 2.2 * totals[0] + 2_000, (mark, unit, totals)
+
+
+def test_bare_json_that_fails_late_is_read_once() -> None:
+    nested = '{"name": "f", "x": ' * 400
+    total = sum(feeds("json", [nested]))
+    assert total < 2.2 * sum(feeds("json", [nested[: len(nested) // 2]])) + 2_000
+
+
+def test_pieces_are_plain_data() -> None:
+    parser = build(reasoning="qwen3", tool="hermes", tools=GIVEN)
+    assert parser is not None
+    pieces: list[Piece] = parser.feed("<think>a</think>b")
+    assert repr(pieces) == "[Thought(text='a'), Text(text='b')]"
+    assert parser.finish() == []
