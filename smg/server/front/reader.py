@@ -1,7 +1,8 @@
 """Bytes in, requests out: llhttp with the limits and the strictness that it leaves to its caller. Does no I/O; `connection.py` owns one.
 
 llhttp cannot be paused through httptools, so it is never given bytes of two messages at once: a head and a chunked message end with CRLF
-CRLF, a body of known length by its count, and slices end there at the latest.
+CRLF, a body of known length by its count, and slices end there at the latest. llhttp decides what is valid and how a message is framed;
+since it lets no bare CR or LF pass, the head's lines can then be told apart by splitting, which costs a fraction of its callbacks.
 """
 
 from typing import Protocol
@@ -14,7 +15,10 @@ from smg.server.front.scope import Headers, Peer, Scope
 __all__ = ["Receiver", "Refused", "RequestReader"]
 
 END = b"\r\n\r\n"
-METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")}
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+VERSIONS = {"HTTP/1.1": "1.1", "HTTP/1.0": "1.0"}
+# Bytes of the longest request line besides the target.
+AROUND_TARGET = len("OPTIONS  HTTP/1.1\r\n")
 # Where two values would let two readers of the same bytes see two requests (RFC 9112, 11.2).
 SINGLE = ("host", "content-length", "transfer-encoding")
 IN_HEAD, IN_LENGTH, IN_CHUNKS = range(3)
@@ -52,19 +56,16 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._phase = IN_HEAD
         self._tail = b""  # how much of END the last slice ended with
+        self._head = bytearray()  # of the request, as far as it came in earlier slices
         self._left = 0  # bytes of a body of known length
-        self._head_bytes = 0
         self._overhead = 0  # bytes since the last one of a chunk's data
         self._complete = False
         self._muted = False
-        self._target = b""
-        self._items: list[tuple[str, str]] = []
-        self._fields = 0
 
     @property
     def begun(self) -> bool:
         """True while a head is under way."""
-        return self._phase == IN_HEAD and self._head_bytes > 0
+        return self._phase == IN_HEAD and bool(self._head)
 
     def feed(self, data: bytes) -> bytes:
         """Reads up to the end of the current request and gives what lies behind it. Raises Refused; the reader is of no use after that."""
@@ -99,7 +100,8 @@ class RequestReader:
     def _parse(self, piece: bytes | memoryview, size: int) -> None:
         phase = self._phase
         if phase == IN_HEAD:
-            self._head_bytes += size
+            self._head += piece
+            self._check_length()
         elif phase == IN_CHUNKS:
             self._overhead += size
         else:
@@ -111,10 +113,15 @@ class RequestReader:
         except httptools.HttpParserError as error:
             ours = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
             raise ours or Refused(400, f"malformed HTTP: {error}") from None
-        if phase == IN_HEAD and self._phase == IN_HEAD and self._head_bytes > self._limits.head_bytes:
-            raise Refused(431, "the request's headers are too long")
         if phase == IN_CHUNKS and self._overhead > self._limits.head_bytes:
             raise Refused(431, "a chunk's header, or the trailer, is too long")
+
+    def _check_length(self) -> None:
+        size, line = len(self._head), self._limits.target_bytes + AROUND_TARGET
+        if size > line and b"\r\n" not in self._head[:line]:
+            raise Refused(414, "the request's target is too long")
+        if size > self._limits.head_bytes:
+            raise Refused(431, "the request's headers are too long")
 
     def _ignore_upgrade(self) -> None:
         """Sets up a parser for the body: llhttp takes what follows an Upgrade for another protocol, RFC 9110 (7.8) lets us ignore it."""
@@ -128,46 +135,33 @@ class RequestReader:
     # What llhttp calls. An exception ends its run, and comes out of feed_data as the context of its own.
 
     def on_message_begin(self) -> None:
-        """A request starts."""
-        self._target = b""
-        self._items = []
-        self._fields = 0
-
-    def on_url(self, piece: bytes) -> None:
-        """Takes a piece of the target."""
-        self._target += piece
-        if len(self._target) > self._limits.target_bytes:
-            raise Refused(414, "the request's target is too long")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, or a field of the trailer, which is dropped."""
-        self._fields += 1
-        if self._fields > self._limits.head_fields:
-            raise Refused(431, "the request has too many headers")
-        if self._phase == IN_HEAD:
-            self._items.append((name.lower().decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
+        """A request starts. Refuses one inside another: both sides of the framing would have to be wrong."""
+        if not self._muted and (self._phase != IN_HEAD or self._complete):
+            raise Refused(400, "the request's framing is not valid")
 
     def on_headers_complete(self) -> None:
         """Checks the head and hands it over."""
         if self._muted:
             return
-        if self._head_bytes > self._limits.head_bytes:
-            raise Refused(431, "the request's headers are too long")
-        parser = self._parser
-        version = parser.get_http_version()
-        method = METHODS.get(parser.get_method())
-        headers = Headers(self._items)
-        if method is None:
-            raise Refused(501, "the method is not implemented")
-        if not self._target.startswith(b"/") and not (b"://" in self._target or (self._target == b"*" and method == "OPTIONS")):
-            raise Refused(400, "the target of the request is not valid")
-        self._check(headers, version)
-        if headers.get("transfer-encoding") is not None:
+        start, *lines = self._head.lstrip(b"\r\n")[: -len(END)].decode("latin-1").split("\r\n")
+        parts = start.split(" ")
+        if len(parts) != 3:
+            raise Refused(400, "the request line is not valid")
+        method, target, version = parts[0], parts[1], VERSIONS.get(parts[2])
+        if version is None:
+            raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        if len(lines) > self._limits.head_fields:
+            raise Refused(431, "the request has too many headers")
+        headers = Headers(lines)
+        self._check_target(method, target)
+        self._check_headers(headers, version)
+        if "transfer-encoding" in headers:
             self._phase, self._overhead = IN_CHUNKS, 0
         elif length := int(headers.get("content-length") or 0):
             self._phase, self._left = IN_LENGTH, length
-        scope = Scope(method=method, target=self._target.decode("ascii"), headers=headers, http_version=version, peer=self._peer)
-        self._receiver.request_begun(scope, keep_alive=parser.should_keep_alive() and not parser.should_upgrade())
+        scope = Scope(method=method, target=target, headers=headers, http_version=version, peer=self._peer)
+        keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        self._receiver.request_begun(scope, keep_alive=keep_alive)
 
     def on_body(self, data: bytes) -> None:
         """Takes a piece of the body."""
@@ -180,14 +174,20 @@ class RequestReader:
             return
         self._muted = False
         self._phase = IN_HEAD
-        self._head_bytes = 0
+        self._head.clear()
         self._complete = True
         self._receiver.request_received()
 
-    def _check(self, headers: Headers, version: str) -> None:
+    def _check_target(self, method: str, target: str) -> None:
+        if len(target) > self._limits.target_bytes:
+            raise Refused(414, "the request's target is too long")
+        if method not in METHODS:
+            raise Refused(501, "the method is not implemented")
+        if not target.startswith("/") and "://" not in target and not (target == "*" and method == "OPTIONS"):
+            raise Refused(400, "the target of the request is not valid")
+
+    def _check_headers(self, headers: Headers, version: str) -> None:
         """Refuses what llhttp lets pass and HTTP does not."""
-        if version not in ("1.1", "1.0"):
-            raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
         if headers.repeated and any(len(headers.get_all(name)) > 1 for name in SINGLE):
             raise Refused(400, "a header that must be unique occurs twice")
         if version == "1.1" and "host" not in headers:

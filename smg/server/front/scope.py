@@ -20,9 +20,16 @@ class Headers:
 
     __slots__ = ("_first", "_items")
 
-    def __init__(self, items: list[tuple[str, str]]) -> None:
-        self._items = items
-        self._first = dict(items if len(items) < 2 else items[::-1])
+    def __init__(self, lines: list[str]) -> None:
+        """Takes `Name: value` lines that were found valid, and as many as there may be."""
+        self._items: list[tuple[str, str]] = []
+        items = self._items
+        for line in lines:
+            name, _, value = line.partition(":")
+            items.append((name.lower(), value.strip(" \t")))
+        self._first = dict(items)
+        if len(self._first) != len(items):
+            self._first = dict(items[::-1])
 
     @property
     def repeated(self) -> bool:
