@@ -38,7 +38,8 @@ def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelI
         prompt_logprobs=job.logprobs.prompt,
         constraint=job.constraint,
         reasoning_first=prompt.thinking and job.constraint is not None,
-        stream=True,
+        # A whole answer in one message costs engine and gateway least; a stop string must be seen while it is made.
+        stream=job.stream or bool(job.stops.strings),
         priority=job.routing.priority,
     )
 

@@ -59,6 +59,7 @@ class StreamMachine:
         self._decoder = decoder
         self._parser = parser
         self._stops = StopMatcher(spec.stop_strings, include=spec.include_stop)
+        self._plain = parser is None and not spec.stop_strings and not spec.logprobs
         self._thinking = spec.starts_thinking
         self._ended_by: int | None = None
         self._called = False
@@ -70,6 +71,9 @@ class StreamMachine:
         if self.done:
             return []
         events: list[Event] = []
+        if self._plain:
+            self._bulk(delta.token_ids, events)
+            return self._closed(delta, events)
         scores = token_logprobs(delta.logprobs, self.spec.tokenizer) if self.spec.logprobs and delta.logprobs else []
         for i, token_id in enumerate(delta.token_ids):
             if self._ended_by is not None:
@@ -81,9 +85,28 @@ class StreamMachine:
                 self.cut = True
                 self._finish("stop", self._stops.matched, events)
                 return _join(events)
-        if delta.finish is not None:
+        return self._closed(delta, events)
+
+    def _closed(self, delta: EngineDelta, events: list[Event]) -> list[Event]:
+        if delta.finish is not None and not self.done:
             self._close(delta, events)
         return _join(events)
+
+    def _bulk(self, ids: Sequence[int], events: list[Event]) -> None:
+        """All tokens of a delta at once, where nothing but the end of the choice depends on a single one."""
+        shown = ids if self._ended_by is None else ()
+        for i, token_id in enumerate(ids):
+            if self._ended_by is not None:
+                self.cut = True  # the engine does not know this end and runs on
+                break
+            self.completion_tokens += 1
+            if token_id in self.spec.end_ids and self.completion_tokens > self.spec.min_tokens:
+                self._ended_by = token_id
+                shown = ids[: i + (self.spec.include_stop and token_id in self.spec.reported_end_ids)]
+        if text := self._decoder.feed(shown):
+            events.append(Content(self.choice, text))
+        if self.cut:
+            self._finish("stop", self._reported(), events)
 
     def _close(self, delta: EngineDelta, events: list[Event]) -> None:
         if self._ended_by is not None:
