@@ -2,7 +2,7 @@
 
 In: the checked Config, from `smg launch`. Out: the exit code, when all have ended. SIGTERM and SIGINT drain, a second one ends at once;
 SIGHUP reads the configuration again and replaces every process without refusing a request. It imports neither grpc nor anything that
-starts a thread, since it forks for as long as it lives.
+starts a thread (`smg.server.preload`), since it forks for as long as it lives.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from smg.server.folders import Folders
 from smg.server.listen import listen_tcp, listen_unix, shown_address
 from smg.server.notify import Notifier
 from smg.server.posts import Child, Post
+from smg.server.preload import preload
 from smg.server.reload import Reload
 
 __all__ = ["Supervisor", "run"]
@@ -47,7 +48,9 @@ def run(config: Config, *, reload: Callable[[], Config] | None = None, make_appl
     """
     start_logging(config.logging, process="supervisor", in_thread=False)
     with contextlib.ExitStack() as stack:
-        return Supervisor(config, reload=reload, make_application=make_application, stack=stack).run()
+        supervisor = Supervisor(config, reload=reload, make_application=make_application, stack=stack)
+        preload()
+        return supervisor.run()
 
 
 class Supervisor:

@@ -16,14 +16,17 @@ from smg.server.notify import Notifier
 from smg.server.posts import Child, Post
 
 
-def test_what_forks_imports_nothing_that_starts_threads() -> None:
+def test_what_forks_has_one_thread_and_no_library_that_starts_some() -> None:
     code = (
-        "import sys, smg.server.supervisor, smg.config.load\n"
+        "import os, sys, smg.server.supervisor, smg.server.preload, smg.config.load\n"
         "smg.config.load.load(['--worker-urls', 'grpc://127.0.0.1:1'])\n"
-        "print(sorted({'grpc', 'numpy', 'uvloop', 'granian', 'tokenizers', 'asyncio'} & set(sys.modules)))"
+        "before = len(os.listdir('/proc/self/fd'))\n"
+        "smg.server.preload.preload()\n"
+        "print(sorted({'grpc', 'numpy', 'fastokens'} & set(sys.modules)), len(os.listdir('/proc/self/task')))\n"
+        "print(len(os.listdir('/proc/self/fd')) - before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines() == ["[] 1", "0"]
 
 
 def test_systemd_gets_datagrams(tmp_path: pathlib.Path) -> None:
