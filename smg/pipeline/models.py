@@ -57,6 +57,7 @@ class ModelDirectory:
         self._created = created
         self._aliases = dict(alias.split("=", 1) for alias in config.model.model_alias)
         self._loads: dict[tuple[str, str], asyncio.Task[ServedModel]] = {}
+        self._served: dict[str, tuple[EngineRecord, ServedModel]] = {}  # found without a look at files, until the record changes
 
     def cards(self) -> list[ModelCard]:
         """Gives every model of which an engine is registered, ready or not."""
@@ -86,16 +87,19 @@ class ModelDirectory:
         """Gives the loaded model. Raises ModelNotFound, or NoEngine while its files cannot be read."""
         model = self.resolve(name)
         record = self._view.models()[model][0]
+        served = self._served.get(model)
+        if served is not None and served[0] is record:
+            return served[1]
         key = (model, str(self._source(record)))
         task = self._loads.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._loads[key] = asyncio.create_task(asyncio.to_thread(self._load, model, record))
-        if task.done():
-            return task.result()
         try:
-            return await asyncio.shield(task)
+            loaded = await asyncio.shield(task)
         except (ConfigError, OSError) as error:
             raise NoEngine(f"the tokenizer of {model!r} cannot be loaded", retry_after_s=5) from error
+        self._served[model] = (record, loaded)
+        return loaded
 
     async def preload(self) -> None:
         """Loads every registered model, so that the first request does not wait for it."""
@@ -106,6 +110,7 @@ class ModelDirectory:
         for task in self._loads.values():
             task.cancel()
         self._loads.clear()
+        self._served.clear()
 
     def _source(self, record: EngineRecord) -> Path:
         model = self._config.model
