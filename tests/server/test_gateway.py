@@ -99,5 +99,5 @@ def test_an_engine_that_dies_is_left_at_once(folder: pathlib.Path) -> None:
             one.kill()
             assert [chat(made.port).status_code for _ in range(4)] == [200] * 4
             gone = f'worker="{urls[0]}"}}'
-            wait_until(lambda: metric(address, "smg_worker_health{")[gone] == 0, within_s=2, what="the dead one is not ready")
+            wait_until(lambda: metric(address, "smg_worker_health{")[gone] == 0, within_s=5, what="the dead one is not ready")
             assert child.stop() == 0
