@@ -143,7 +143,7 @@ class RequestReader:
         """Checks the head and hands it over."""
         if self._muted:
             return
-        start, *lines = self._head.lstrip(b"\r\n")[: -len(END)].decode("latin-1").split("\r\n")
+        start, *lines = self._head.decode("latin-1").strip("\r\n").split("\r\n")
         parts = start.split(" ")
         if len(parts) != 3:
             raise Refused(400, "the request line is not valid")
@@ -155,9 +155,9 @@ class RequestReader:
         headers = Headers(lines)
         self._check_target(method, target)
         self._check_headers(headers, version)
-        if "transfer-encoding" in headers:
+        if "transfer-encoding" in headers.first:
             self._phase, self._overhead = IN_CHUNKS, 0
-        elif length := int(headers.get("content-length") or 0):
+        elif length := int(headers.first.get("content-length") or 0):
             self._phase, self._left = IN_LENGTH, length
         scope = Scope(method=method, target=target, headers=headers, http_version=version, peer=self._peer)
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
@@ -190,15 +190,15 @@ class RequestReader:
         """Refuses what llhttp lets pass and HTTP does not."""
         if headers.repeated and any(len(headers.get_all(name)) > 1 for name in SINGLE):
             raise Refused(400, "a header that must be unique occurs twice")
-        if version == "1.1" and "host" not in headers:
+        first = headers.first
+        if version == "1.1" and "host" not in first:
             raise Refused(400, "the Host header is missing")
-        coding = headers.get("transfer-encoding")
+        coding = first.get("transfer-encoding")
         if coding is not None and version == "1.0":
             raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
         if coding is not None and coding.lower() != "chunked":
             raise Refused(501, "the only transfer coding is chunked")
-        expect = headers.get("expect")
-        if expect is not None and expect.lower() != "100-continue":
+        if "expect" in first and first["expect"].lower() != "100-continue":
             raise Refused(417, "the only expectation is 100-continue")
 
 

@@ -4,6 +4,7 @@ Made by `connection.py` with each request. The first response wins; later ones a
 """
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Protocol
 
 from smg.errors import ClientGone, SmgError
@@ -56,15 +57,15 @@ class Responder:
         self._keep_alive = keep_alive
         self._old = scope.http_version == "1.0"
         self._silent = scope.method == "HEAD"
-        self._expects = not self._old and "expect" in scope.headers
+        self._expects = not self._old and "expect" in scope.headers.first
         self._chunked = False
         self._left = False
         self._watchers: list[asyncio.Future[None]] = []
 
-    async def __call__(self) -> bytes:
+    def __call__(self) -> Awaitable[bytes]:
         """Gives the whole body. Raises ClientGone when it breaks off, RequestError when it is malformed."""
         self._ask_for_body()
-        return await self.body.read_all()
+        return self.body.read_all()
 
     def __aiter__(self) -> "Responder":
         return self

@@ -18,27 +18,23 @@ class Peer(NamedTuple):
 class Headers:
     """Request headers in the order they came, names in lower case. A mapping as granian's: the first value of a name is its value."""
 
-    __slots__ = ("_first", "_items")
+    __slots__ = ("_items", "first")
 
     def __init__(self, lines: list[str]) -> None:
-        """Takes `Name: value` lines that were found valid, and as many as there may be."""
-        self._items: list[tuple[str, str]] = []
-        items = self._items
-        for line in lines:
-            name, _, value = line.partition(":")
-            items.append((name.lower(), value.strip(" \t")))
-        self._first = dict(items)
-        if len(self._first) != len(items):
-            self._first = dict(items[::-1])
+        """Takes `Name: value` lines that were found valid, and as many as there may be. `first` has the first value of each name."""
+        self._items = [(name.lower(), value.strip(" \t")) for name, _, value in [line.partition(":") for line in lines]]
+        self.first = dict(self._items)
+        if len(self.first) != len(self._items):
+            self.first = dict(self._items[::-1])
 
     @property
     def repeated(self) -> bool:
         """True when a name occurs more than once."""
-        return len(self._first) != len(self._items)
+        return len(self.first) != len(self._items)
 
     def get(self, key: str, default: str | None = None, /) -> str | None:
         """Gives the first value of a header."""
-        return self._first.get(key, default)
+        return self.first.get(key, default)
 
     def get_all(self, key: str) -> list[str]:
         """Gives every value of a header."""
@@ -57,10 +53,10 @@ class Headers:
         return [value for _, value in self._items]
 
     def __getitem__(self, key: str) -> str:
-        return self._first[key]
+        return self.first[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._first
+        return key in self.first
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
