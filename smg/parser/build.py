@@ -25,7 +25,9 @@ def build(*, reasoning: str | None, tool: str | None, tools: Iterable[JsonObject
     """
     schemas = schemas_of(tools)
     think = _reasoning(reasoning)
-    calls = _tool(tool) if schemas else None
+    calls = _tool(tool)
+    if not schemas:
+        calls = None
     if think is None and calls is None:
         return None
     channels = (think.channels if think else "") or (calls.channels if calls else "")

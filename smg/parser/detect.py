@@ -16,6 +16,7 @@ TAIL = 65536
 
 # family, then texts that a template of it has, all of them; the first row that fits wins.
 TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("]<]minimax[>[",)),  # MiniMax M3 nests tags in values: no grammar of ours
     ("openai", ("<|channel|>", "<|message|>", "functions")),
     ("inkling", ("<|content_invoke_tool_json|>",)),
     ("kimi_k3", ("<|open|>", "<|sep|>", "call")),
@@ -30,12 +31,17 @@ TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hy_v3", ("<tool_calls{}>", "<arg_key{}>")),
     ("glm45_moe", ("<arg_key>",)),
     ("qwen_xml", ("<function=", "<parameter=")),
+    ("qwen_xml", ("<function=", "</function>")),
     ("nemotron", ("<TOOLCALL>",)),
     ("mistral", ("[TOOL_CALLS]",)),
     ("cohere", ("<|START_ACTION|>",)),
     ("gemma4", ("<|tool_call>",)),
     ("functiongemma", ("<start_function_call>",)),
     ("lfm2", ("<|tool_call_start|>",)),
+    ("lfm2", ("List of tools: ",)),
+    ("apertus", ("<|tools_prefix|>",)),
+    ("gigachat3", ("<|role_sep|>", "function call")),
+    ("gigachat3", ("<|function_call|>",)),
     ("internlm", ("<|action_start|>", "<|plugin|>")),
     ("solar", ("<|tool_call:begin|>",)),
     ("longcat", ("<longcat_tool_call>",)),
@@ -48,7 +54,8 @@ TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("granite", ("<|tool_call|>",)),
     ("granite-20b-fc", ("<function_call>",)),
     ("pythonic", ("<|python_start|>",)),
-    ("pythonic", ("[func_name1(params_name1=",)),
+    ("pythonic", ("[func_name1(param",)),
+    ("json", ("make calls in a single JSON array",)),
     ("llama", ("<|python_tag|>",)),
     ("llama", ('"parameters"', "ipython")),
 )
@@ -69,7 +76,8 @@ REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek_v31", ("think>", "｜DSML｜")),
     ("step3", ("think>", "<｜tool_calls_begin｜>")),
     ("minimax", ("think>", "minimax:tool_call")),
-    ("hunyuan_a13b", ("think>", "<answer>")),
+    ("hunyuan_a13b", ("<think>", "<tool_calls>[")),
+    ("granite33", ("<think>", "<response>")),
     ("glm45", ("think>", "<arg_key>")),
     ("nano_v3", ("think>", "<TOOLCALL>")),
     ("qwen3", ("<think>",)),
@@ -143,6 +151,10 @@ REASONING_NAMES = {
 }
 
 
+# Models that think although their template has no mark of it.
+UNMARKED_NAMES = {"minimaxm1": "minimax", "magistral": "mistral"}
+
+
 def opens_thinking(prompt: str, reasoning: str | None) -> bool:
     """True when the rendered prompt ends inside a thinking block: its last start mark is followed by no end and no other control mark."""
     if not reasoning or reasoning not in REASONING:
@@ -159,14 +171,13 @@ def opens_thinking(prompt: str, reasoning: str | None) -> bool:
 def detect_reasoning(*, template: str = "", model: str = "", architectures: Sequence[str] = ()) -> str | None:
     """Gives the name of the reasoning family, or None. A template that marks no thinking belongs to a model that does not think."""
     found = _by_template(template, REASONING_SIGNS)
-    if found is None and not template:
-        found = _by_name((model, *architectures), REASONING_NAMES)
-    return found
+    return found or _by_name((model, *architectures), UNMARKED_NAMES if template else REASONING_NAMES)
 
 
 def detect_tool(*, template: str = "", model: str = "", architectures: Sequence[str] = ()) -> str | None:
     """Gives the name of the tool family, or None."""
-    return _by_template(template, TOOL_SIGNS) or _by_name((model, *architectures), TOOL_NAMES)
+    found = _by_template(template, TOOL_SIGNS)
+    return found or None if found is not None else _by_name((model, *architectures), TOOL_NAMES)
 
 
 def _by_template(template: str, signs: Iterable[tuple[str, tuple[str, ...]]]) -> str | None:

@@ -13,15 +13,15 @@ __all__ = ["Matcher"]
 def _tables(marks: frozenset[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
     """Proper prefixes of the marks, and what finds a character that begins one; made once a set of marks, not once a request."""
     prefixes = frozenset(mark[:size] for mark in marks for size in range(1, len(mark)))
-    clash = prefixes & marks
-    if clash or "" in marks:
-        raise ValueError(f"one mark begins another: {sorted(clash)}")
+    clash = [mark for mark in marks if any(mark in other[:-1] for other in marks if other != mark)]
+    if clash:
+        raise ValueError(f"a mark that begins or lies inside another: {sorted(clash)}")
     firsts = "".join(sorted({mark[0] for mark in marks}))
     return prefixes, re.compile(f"[{re.escape(firsts)}]") if firsts else None
 
 
 class Matcher:
-    """Looks for the earliest of `marks`, none of which may begin another. Source of the rule: design.md section 4, split invariance."""
+    """Looks for the earliest of `marks`, none of which may begin another or lie inside one. See design.md section 4, rule 1."""
 
     def __init__(self, marks: tuple[str, ...]) -> None:
         self.marks = frozenset(marks)

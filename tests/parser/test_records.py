@@ -38,7 +38,7 @@ def fault_of(record: dict[str, Any], tools: tuple[Any, ...]) -> str:
 
 
 def test_references_disagree_only_where_the_record_explains_it(shared: pathlib.Path) -> None:
-    """vLLM's own parses agree with the expected values except where it has a limit of its own; kept as a count, to notice a changed fixture."""
+    """vLLM's own parses agree with most expected values; where not, the record says why. A count, to notice a changed fixture."""
     path = shared / "fixtures" / "raw_outputs" / "vllm_0.32_observed.json"
     if not path.exists():
         pytest.skip("no observations of vLLM")

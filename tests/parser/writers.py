@@ -212,6 +212,8 @@ TOOL_WRITERS: dict[str, Writer] = {
     "granite-20b-fc": each("<function_call> ", ""),
     "phi4_mini": listed("functools", ""),
     "internlm": each("<|action_start|><|plugin|>\n", "<|action_end|>", arguments="parameters"),
+    "apertus": Writer(write=lambda calls: f"<|tools_prefix|>{compact([{name: values} for name, values in calls])}<|tools_suffix|>"),
+    "gigachat3": each("<|function_call|>", ""),
     "longcat": each("<longcat_tool_call>", "</longcat_tool_call>"),
     "mistral": listed("[TOOL_CALLS] ", ""),
     "deepseek": Writer(write=deepseek31),

@@ -77,6 +77,7 @@ family(
 family("mistral", ReasoningSpec(starts=("[THINK]",), ends=("[/THINK]",), also_ends=("[TOOL_CALLS]",)), "magistral")
 family("seed_oss", ReasoningSpec(starts=("<seed:think>",), ends=("</seed:think>",)), "seedoss")
 family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>", "</answer>")))
+family("granite33", ReasoningSpec(starts=THINK, ends=END, layout=("<response>", "</response>")), "granite3_3")
 family("hy_v3", ReasoningSpec(starts=("<think:opensource>",), ends=("</think:opensource>",)), "hy_v4")
 family("minimax_m3", ReasoningSpec(starts=("<mm:think>",), ends=("</mm:think>",)))
 family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))

@@ -68,6 +68,15 @@ family("granite", json_between("<|tool_call|>"))
 family("granite-20b-fc", json_between("<function_call>"))
 family("phi4_mini", json_between("functools"), "phi4_mini_json")
 family("internlm", json_between("<|action_start|><|plugin|>", "<|action_end|>"), "internlm2")
+family(
+    "apertus",
+    ToolSpec(
+        reader=json_calls(JsonFormat(closes=("<|tools_suffix|>",), keyed=True)),
+        opens=("<|tools_prefix|>",),
+        strays=("<|tools_suffix|>",),
+    ),
+)
+family("gigachat3", ToolSpec(reader=json_calls(JsonFormat()), opens=("<|function_call|>", "function call<|role_sep|>")))
 family("longcat", json_between("<longcat_tool_call>", "</longcat_tool_call>"))
 
 

@@ -25,7 +25,8 @@ BLANK_SKIPPING = frozenset({BEFORE_KEY, BEFORE_COLON, AFTER_VALUE})
 class JsonFormat(Struct, frozen=True, kw_only=True):
     """`closes`: marks that end a section; without them it ends after the outermost value and what `separators` join to it.
 
-    `names`, `arguments`: the keys that hold a call's parts; `id_key` "" = no id in the output. `others`: keys that a bare object may
+    `names`, `arguments`: the keys that hold a call's parts; `id_key` "" = no id in the output. `keyed`: the object has one key,
+    which is the name, and its value is the arguments. `others`: keys that a bare object may
     have besides, before it is taken for an answer and no call.
     """
 
@@ -33,6 +34,7 @@ class JsonFormat(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id_key: str = ""
+    keyed: bool = False
     separators: str = ",;"
     others: tuple[str, ...] = ("type", "function", "id", "index")
 
@@ -171,6 +173,9 @@ class JsonCalls(Reader):
 
     def _role_of(self, key: str) -> str:
         form = self._form
+        if form.keyed and not self.named:
+            self._name = key
+            return "arguments"
         if key in form.arguments:
             return "arguments"
         if key in form.names:

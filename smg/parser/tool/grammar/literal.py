@@ -9,7 +9,7 @@ import re
 
 from smg.parser.margin import BLANK
 from smg.parser.matcher import Matcher
-from smg.parser.tool.grammar.schema import NUMBER, quoted
+from smg.parser.tool.grammar.value import NUMBER, quoted
 
 __all__ = ["Literal", "literal_as_json"]
 
@@ -252,4 +252,5 @@ def literal_as_json(text: str) -> str | None:
     """Gives the JSON of a whole literal; None when it is none."""
     value = Literal()
     piece, at = value.read(text, 0)
+    piece += value.finish()
     return piece if value.done and not text[at:].strip() else None

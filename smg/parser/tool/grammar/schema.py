@@ -1,20 +1,16 @@
 """What a tool's schema says of a parameter's type, and model text made into JSON by it. Used by the grammars whose values have no type."""
 
 import json
-import re
 
+from smg.parser.tool.grammar.literal import literal_as_json
+from smg.parser.tool.grammar.value import NUMBER
 from smg.types.json import Json, JsonObject
 
-__all__ = ["STRING", "as_json", "kinds_of", "quoted"]
+__all__ = ["STRING", "as_json", "kinds_of"]
 
 STRING = frozenset({"string"})
-NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 DEPTH = 8
-
-
-def quoted(text: str) -> str:
-    """Gives the inside of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+LITERAL_MAX = 32_768  # characters; a longer value that is no JSON stays text, so that one step stays short
 
 
 def kinds_of(schema: JsonObject, name: str) -> frozenset[str]:
@@ -75,8 +71,10 @@ def as_json(text: str, kinds: frozenset[str]) -> str:
         return word
     if kinds & {"integer", "number"} and NUMBER.fullmatch(plain):
         return plain
-    if kinds & {"object", "array"} and plain[:1] in ("{", "[") and _valid(plain):
-        return plain
+    if kinds & {"object", "array"} and plain[:1] in ("{", "["):
+        literal = plain if _valid(plain) else literal_as_json(plain) if len(plain) < LITERAL_MAX else None
+        if literal is not None:
+            return literal
     if "any" in kinds and _valid(plain):
         return plain
     return json.dumps(text, ensure_ascii=False)

@@ -3,7 +3,8 @@
 import json
 
 from smg.parser.sink import Sink
-from smg.parser.tool.grammar.schema import STRING, as_json, quoted
+from smg.parser.tool.grammar.schema import STRING, as_json
+from smg.parser.tool.grammar.value import quoted
 
 __all__ = ["TypedArguments"]
 

@@ -3,14 +3,20 @@
 import json
 import re
 
-__all__ = ["JsonValue", "decoded"]
+__all__ = ["NUMBER", "JsonValue", "decoded", "quoted"]
 
 # Characters that may stand between the strings of a JSON text; letters so that NaN, None and the like end at the right place too.
 OUTSIDE = re.compile(r"[\s\w:,.+\-]+")
 SCALAR = re.compile(r"[\w.+\-]+")
 INSIDE = re.compile(r'[^"\\\x00-\x1f]+')
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 PAIRS = {"}": "{", "]": "["}
+
+
+def quoted(text: str) -> str:
+    """Gives the inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def decoded(raw: str) -> str:
