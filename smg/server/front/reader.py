@@ -21,6 +21,7 @@ VERSIONS = {"HTTP/1.1": "1.1", "HTTP/1.0": "1.0"}
 AROUND_TARGET = len("OPTIONS  HTTP/1.1\r\n")
 # Where two values would let two readers of the same bytes see two requests (RFC 9112, 11.2).
 SINGLE = ("host", "content-length", "transfer-encoding")
+KNOWN_LINES, KNOWN_CHARACTERS = 32, 256
 IN_HEAD, IN_LENGTH, IN_CHUNKS = range(3)
 
 
@@ -57,6 +58,7 @@ class RequestReader:
         self._phase = IN_HEAD
         self._tail = b""  # how much of END the last slice ended with
         self._head = bytearray()  # of the request, as far as it came in earlier slices
+        self._known: dict[str, tuple[str, str]] = {}
         self._left = 0  # bytes of a body of known length
         self._overhead = 0  # bytes since the last one of a chunk's data
         self._complete = False
@@ -152,7 +154,8 @@ class RequestReader:
             raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
         if len(lines) > self._limits.head_fields:
             raise Refused(431, "the request has too many headers")
-        headers = Headers(lines)
+        known = self._known
+        headers = Headers([known.get(line) or self._learn(line) for line in lines])
         self._check_target(method, target)
         self._check_headers(headers, version)
         if "transfer-encoding" in headers.first:
@@ -162,6 +165,16 @@ class RequestReader:
         scope = Scope(method=method, target=target, headers=headers, http_version=version, peer=self._peer)
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self._receiver.request_begun(scope, keep_alive=keep_alive)
+
+    def _learn(self, line: str) -> tuple[str, str]:
+        """Splits a header line, and keeps it: most lines of a connection's requests are the same each time."""
+        name, _, value = line.partition(":")
+        field = (name.lower(), value.strip(" \t"))
+        if len(line) <= KNOWN_CHARACTERS:
+            if len(self._known) >= KNOWN_LINES:
+                self._known.clear()
+            self._known[line] = field
+        return field
 
     def on_body(self, data: bytes) -> None:
         """Takes a piece of the body."""

@@ -20,12 +20,12 @@ class Headers:
 
     __slots__ = ("_items", "first")
 
-    def __init__(self, lines: list[str]) -> None:
-        """Takes `Name: value` lines that were found valid, and as many as there may be. `first` has the first value of each name."""
-        self._items = [(name.lower(), value.strip(" \t")) for name, _, value in [line.partition(":") for line in lines]]
-        self.first = dict(self._items)
-        if len(self.first) != len(self._items):
-            self.first = dict(self._items[::-1])
+    def __init__(self, items: list[tuple[str, str]]) -> None:
+        """Takes pairs with lower-case names. `first` has the first value of each name."""
+        self._items = items
+        self.first = dict(items)
+        if len(self.first) != len(items):
+            self.first = dict(items[::-1])
 
     @property
     def repeated(self) -> bool:
