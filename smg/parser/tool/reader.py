@@ -12,7 +12,7 @@ __all__ = ["BLANKS_MAX", "NAME_MAX", "MakeReader", "Reader", "expect"]
 # No format puts more white space than this before the next part of a call; a model that runs on in blanks has lost the thread.
 BLANKS_MAX = 256
 # Longest text between a call's begin and its arguments: name, id, attributes. OpenAI's own limit for a name is 64.
-NAME_MAX = 512
+NAME_MAX = 256
 
 
 # What a failed section read, up to this size, is looked through again for marks; more is text at once, so that the work stays linear.

@@ -110,17 +110,16 @@ class NamedJson(Reader):
             self.end()
 
     def _step_header(self, text: str, at: int) -> int:
-        begin = at
-        released, mark, at = self._header.scan(text, at, min(len(text), at + NAME_MAX + 1 - self._size))
-        self._part.append(released)
-        self._size += at - begin
+        at, mark, other = expect(self._header, text, at, "")
+        self._part.append(other)
+        self._size += 1
         if mark is not None:
             self._header_mark(mark)
-        elif self._size > NAME_MAX:
-            self._overlong()
+        elif "<" in other or self._size > NAME_MAX:
+            self._no_header()
         return at
 
-    def _overlong(self) -> None:
+    def _no_header(self) -> None:
         if self.named:
             self._state = BROKEN
         else:

@@ -25,6 +25,7 @@ __all__ = ["TaggedCalls", "TaggedFormat", "tagged_calls"]
 SECTION, NAME, BODY, KEY, OPEN, VALUE, AFTER, JSON = range(8)
 ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"))
+NOISE_WEIGHT = 80  # of a mark in blanks: no format has more than three before a call
 JSON_KINDS = frozenset({"any"})
 
 
@@ -124,22 +125,24 @@ class TaggedCalls(Reader):
 
     def _step_section(self, text: str, at: int) -> int:
         at, mark, other = expect(self._matchers[SECTION], text, at, BLANK)
-        self._blanks += 1
+        self._blanks += 1 if mark is None else NOISE_WEIGHT
         if mark == self._form.call_open:
             self._begin()
         elif mark in self._form.closes:
             self.end()
         elif other and self.count:
             self.end(other + self._matchers[SECTION].take())
-        elif other or (self._blanks > BLANKS_MAX and not self.count):
-            self.fail()
+        elif not self.count and (other or self._blanks > BLANKS_MAX or (mark is not None and mark not in self._form.noise)):
+            self.fail()  # an opening mark right after another: the first was none
         return at
 
     def _step_name(self, text: str, at: int) -> int:
-        at, mark = self._scan_head(self._matchers[NAME], text, at)
+        at, mark, other = expect(self._matchers[NAME], text, at, "")
+        self._head.append(other)
+        self._size += 1
         if mark is not None:
             self._end_head(mark)
-        elif self._size > NAME_MAX:
+        elif "<" in other or self._size > NAME_MAX:
             self.fail()
         return at
 
