@@ -1,0 +1,137 @@
+"""Processes that die, end and start again while many streams are open: what is lost, and how soon everything is as before."""
+
+import os
+import pathlib
+import signal
+import time
+
+import httpx
+import pytest
+
+from smg.sim.processes import Child, sim_command
+from tests.e2e.conftest import SIM_FLAGS
+from tests.e2e.fleet import TAG, Fleet, Gateway, running_with_tag, wait_until
+from tests.e2e.load import load
+
+CHAT = "/v1/chat/completions"
+TWO_WORKERS = ("--workers", "2")
+ONE_SECOND = "tokens=20 itl_ms=50"
+QUICK = {"model": "sim-model", "messages": [{"role": "user", "content": "[[sim: tokens=2]]"}], "max_tokens": 4}
+
+
+def children(pid: int) -> list[int]:
+    """Child processes in the order of their start."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
+
+
+def serving(pid: int) -> bool:
+    """True for a process that listens for HTTP: a data worker."""
+    inodes = {link.readlink().name for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+    listening = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(f"socket:[{fields[9]}]" in inodes for fields in listening if fields[3] == "0A")
+
+
+def data_workers(gateway: Gateway) -> list[int]:
+    """The processes in which the most CPU time is spent under load: not the control process, which is the first to start."""
+    return children(gateway.child.process.pid)[1:]
+
+
+def control(gateway: Gateway) -> int:
+    return children(gateway.child.process.pid)[0]
+
+
+def answer_of(http: httpx.Client) -> int:
+    try:
+        return http.post(CHAT, json=QUICK).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_data_worker(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    with load(gateway.base_url, marker=ONE_SECOND, clients=64) as streams:
+        before = data_workers(gateway)
+        os.kill(before[0], signal.SIGKILL)
+        took = wait_until(lambda: len(data_workers(gateway)) == 2 and before[0] not in data_workers(gateway), what="a new worker")
+        assert took < 2
+        wait_until(lambda: streams.ends["done"] >= 64, within_s=15, what="the others' streams went on")
+    assert streams.ends["failed"] == 0, streams.problems[:5]
+    assert 1 <= streams.ends["cut"] + streams.ends["refused"] <= 64, (streams.ends, streams.problems)
+    wait_until(gateway.idle, what="the dead worker's requests are no longer counted")
+    with gateway.http() as http:
+        assert answer_of(http) == 200
+
+
+def test_control_process(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    with load(gateway.base_url, marker=ONE_SECOND, clients=16) as streams:
+        killed, done = control(gateway), streams.ends["done"]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(children(gateway.child.process.pid)) == 3, within_s=10, what="a new control process")
+        wait_until(lambda: streams.ends["done"] >= done + 32, within_s=20, what="streams go on")
+    assert set(streams.ends) == {"done"}, (streams.ends, streams.problems[:5])
+    wait_until(gateway.idle, what="nothing is counted")
+
+
+def test_supervisor_leaves_no_orphans(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    family = children(gateway.child.process.pid)
+    with load(gateway.base_url, marker=ONE_SECOND, clients=8) as streams:
+        gateway.child.process.send_signal(signal.SIGKILL)
+        streams.finish()
+    gateway.child.process.wait(timeout=5)
+    wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in family), within_s=10, what="workers and control ended")
+
+
+def test_sighup_cuts_and_refuses_nothing(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    with load(gateway.base_url, marker="tokens=10 itl_ms=50", clients=16) as streams:
+        for _ in range(2):
+            before = set(data_workers(gateway))
+            gateway.child.process.send_signal(signal.SIGHUP)
+            wait_until(lambda before=before: not before & set(data_workers(gateway)), within_s=20, what="new workers only")
+            done = streams.ends["done"]
+            wait_until(lambda done=done: streams.ends["done"] > done + 32, within_s=20, what="the new workers serve")
+    assert set(streams.ends) == {"done"}, (streams.ends, streams.problems[:5])
+    wait_until(gateway.idle, what="nothing is counted")
+
+
+def test_sigterm_lets_all_streams_end(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    with load(gateway.base_url, marker="tokens=30 itl_ms=50", clients=32) as streams:
+        streams.finish()
+        gateway.child.process.terminate()
+    assert gateway.child.process.wait(timeout=15) == 0
+    assert streams.ends == {"done": 32}, (streams.ends, streams.problems[:5])
+
+
+def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS)
+    [engine] = gateway.engines
+    with gateway.http() as http:
+        for _ in range(2):
+            engine.kill()
+            assert answer_of(http) == 503
+            port = engine.url.rpartition(":")[2]
+            command = [*sim_command(protocol="vllm", flags=SIM_FLAGS), "--port", port, "--status-port", engine.status_url.rpartition(":")[2]]
+            with Child("vllm", command=command, environment={TAG: own_fleet.tag}) as child:
+                child.wait_ready(within_s=30)
+                assert wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine") < 1.0
+                child.kill()
+            wait_until(lambda: answer_of(http) == 503, what="it is seen to be gone")
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+def test_one_of_two_engines(own_fleet: Fleet, protocol: str) -> None:
+    gateway = own_fleet.launch(protocol, protocol, sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    with load(gateway.base_url, marker=ONE_SECOND, clients=32) as streams:
+        gateway.engines[0].kill()
+        died = time.monotonic()
+        done = streams.ends["done"]
+        wait_until(lambda: streams.ends["done"] > done + 32, within_s=20, what="the other engine serves")
+        assert time.monotonic() - died < 20
+    assert streams.ends["cut"] == streams.ends["refused"] == 0, (streams.ends, streams.problems[:5])
+    assert 1 <= streams.ends["failed"] <= 32, "those that had begun there are told of it"
+    wait_until(gateway.idle, what="nothing is counted")
+    assert len(running_with_tag(own_fleet.tag)) == 5
