@@ -26,6 +26,18 @@ class Server(Struct, frozen=True, kw_only=True):
     shutdown_grace_period_s: Annotated[
         float, Meta(ge=0, description="time for streams to end after SIGTERM", extra={"flag": ["--shutdown-grace-period-secs"]})
     ] = 180.0
+    http_front: Annotated[
+        Literal["native", "granian"],
+        Meta(description="who speaks HTTP: native = HTTP/1.1, bounded; granian = also HTTP/2 and WebSocket"),
+    ] = "native"
+    max_client_buffer_bytes: Annotated[
+        int,
+        Meta(
+            ge=65536,
+            description="bytes of a stream that a client may leave unread before it is given up",
+            extra={"flag": ["--max-client-buffer"]},
+        ),
+    ] = 1048576
     keepalive_interval_s: Annotated[
         float,
         Meta(gt=0, description="silence after which a stream gets an SSE comment", extra={"flag": ["--keepalive-interval-secs"]}),

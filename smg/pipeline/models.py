@@ -1,6 +1,7 @@
 """The models that clients can name, with what is loaded for each: tokenizer, template, parsers, limits. One directory a data worker."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from smg.tokenizer import ModelFolder, Tokenizer, load_tokenizer, read_folder
 from smg.worker import EngineRecord, WorkerView
 
 __all__ = ["ModelCard", "ModelDirectory", "ServedModel"]
+
+log = logging.getLogger(__name__)
 
 # A character can shrink when a tokenizer composes it (NFC: at most 4 to 1 in practice), so this many characters may become one.
 COMPOSITION = 4
@@ -103,7 +106,10 @@ class ModelDirectory:
 
     async def preload(self) -> None:
         """Loads every registered model, so that the first request does not wait for it."""
-        await asyncio.gather(*(self.get(model) for model in self._view.models()), return_exceptions=True)
+        names = list(self._view.models())
+        for name, result in zip(names, await asyncio.gather(*(self.get(name) for name in names), return_exceptions=True), strict=True):
+            if isinstance(result, Exception):
+                log.error("model cannot be served: %s", result, extra={"model": name, "cause": repr(result.__cause__)})
 
     async def close(self) -> None:
         """Forgets what is loaded."""

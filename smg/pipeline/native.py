@@ -61,7 +61,7 @@ class NativeChat:
         assert model.vocabulary is not None
         self._engine = engine
         self._request = request
-        self._write = write
+        self.write = write
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._sink = ChatSink(
@@ -106,7 +106,7 @@ class NativeChat:
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def _pass(self, chunk: bytes) -> None:
-        if not self._write(chunk):
+        if not self.write(chunk):
             self._fail(ClientGone("the client left"))
 
     def _done(self, error: str, status: int, text: str) -> None:

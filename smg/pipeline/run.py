@@ -11,15 +11,18 @@
 engine protocol.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 from msgspec import Struct
 
 from smg.config import Config
 from smg.engine import Engine, EngineRequest, GrpcEngine
-from smg.errors import ClientGone, EngineUnavailable
+from smg.errors import ClientGone, EngineUnavailable, SmgError
+from smg.obs.metrics import Meter
+from smg.obs.requests import RequestMeter
 from smg.parser import build, marks
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
@@ -29,7 +32,7 @@ from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
 from smg.policy import POLICIES
-from smg.types.event import Event, Started
+from smg.types.event import Event, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
 from smg.types.json import JsonObject
 from smg.worker import EnginePool, EngineRecord, WorkerView
@@ -58,6 +61,7 @@ class Submission(Struct, kw_only=True):
     model: ServedModel
     prompt: Prompt
     avoid: set[int]
+    meter: RequestMeter
     done: bool = False
     answered: bool = False
 
@@ -73,11 +77,12 @@ class Attempt(Struct, frozen=True, kw_only=True):
 class Pipeline:
     """Runs jobs for one data worker."""
 
-    def __init__(self, config: Config, *, models: ModelDirectory, view: WorkerView, pool: EnginePool) -> None:
+    def __init__(self, config: Config, *, models: ModelDirectory, view: WorkerView, pool: EnginePool, meter: Meter) -> None:
         self._models = models
         self._view = view
         self._pool = pool
         self._router = Router(view, make_policy=POLICIES.get(config.routing.policy))
+        self._meter = meter
         self._aborts = Aborts()
         self._allow_special = config.model.allow_special_tokens_in_text
 
@@ -91,16 +96,15 @@ class Pipeline:
         Raises SmgError at any step; before an engine has answered, a request whose engine is gone moves to another one by itself.
         """
         submission = await self._prepared(job)
-        while not submission.done:
-            async with self._attempt(submission) as attempt:
-                if not submission.avoid:
-                    yield [started(submission, attempt)]
-                generation = self._generation(submission, attempt.engine, attempt.request)
-                async with aclosing(generation.run(deadline_s=job.deadline_s)) as batches:  # type: ignore[type-var]
-                    async for events in batches:
-                        submission.answered = True
-                        yield events
-                submission.done = True
+        with metered(submission):
+            while not submission.done:
+                async with self._attempt(submission) as attempt:
+                    if not submission.avoid:
+                        yield [started(submission, attempt)]
+                    async with aclosing(self._batches(submission, attempt)) as batches:  # type: ignore[type-var]
+                        async for events in batches:
+                            yield events
+                    submission.done = True
 
     async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> None:
         """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
@@ -109,13 +113,14 @@ class Pipeline:
         """
         submission = await self._prepared(job)
         native = submission.model.vocabulary is not None and self._plain(job, submission.model)
-        while not submission.done:
-            async with self._attempt(submission) as attempt:
-                if native and isinstance(attempt.engine, GrpcEngine) and attempt.engine.native:
-                    await self._stream_natively(submission, attempt, attempt.engine, renderer, write)
-                else:
-                    await self._stream_events(submission, attempt, renderer, write)
-                submission.done = True
+        with metered(submission):
+            while not submission.done:
+                async with self._attempt(submission) as attempt:
+                    if native and isinstance(attempt.engine, GrpcEngine) and attempt.engine.native:
+                        await self._stream_natively(submission, attempt, attempt.engine, renderer, write)
+                    else:
+                        await self._stream_events(submission, attempt, renderer, write)
+                    submission.done = True
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
@@ -124,7 +129,8 @@ class Pipeline:
     async def _prepared(self, job: Job) -> Submission:
         model = await self._models.get(job.model)
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
-        return Submission(job=job, model=model, prompt=prompt, avoid=set())
+        meter = RequestMeter(self._meter, model=model.id, endpoint=job.surface, streaming=job.stream)
+        return Submission(job=job, model=model, prompt=prompt, avoid=set(), meter=meter)
 
     @asynccontextmanager
     async def _attempt(self, submission: Submission) -> AsyncIterator[Attempt]:
@@ -149,20 +155,36 @@ class Pipeline:
         self, submission: Submission, attempt: Attempt, engine: GrpcEngine, renderer: ChatRenderer, write: Write
     ) -> None:
         job = submission.job
-        chat = NativeChat(engine, attempt.request, job=job, model=submission.model, frame=renderer.frame, write=write)
+
+        def first(chunk: bytes) -> bool:
+            submission.meter.answered()
+            chat.write = write  # the others need not pass here
+            return write(chunk)
+
+        chat = NativeChat(engine, attempt.request, job=job, model=submission.model, frame=renderer.frame, write=first)
         try:
             usage = await chat.run(deadline_s=job.deadline_s, aborts=self._aborts)
         finally:
             submission.answered = chat.answered
-        write(renderer.usage(usage))
+        submission.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+        if chunk := renderer.usage(usage):
+            write(chunk)
 
     async def _stream_events(self, submission: Submission, attempt: Attempt, renderer: ChatRenderer, write: Write) -> None:
+        async with aclosing(self._batches(submission, attempt)) as batches:  # type: ignore[type-var]
+            async for events in batches:
+                if (chunk := renderer.feed(events)) and not write(chunk):
+                    raise ClientGone("the client left")
+
+    async def _batches(self, submission: Submission, attempt: Attempt) -> AsyncIterator[list[Event]]:
         generation = self._generation(submission, attempt.engine, attempt.request)
         async with aclosing(generation.run(deadline_s=submission.job.deadline_s)) as batches:  # type: ignore[type-var]
             async for events in batches:
                 submission.answered = True
-                if (chunk := renderer.feed(events)) and not write(chunk):
-                    raise ClientGone("the client left")
+                submission.meter.answered()
+                if isinstance(events[-1], Usage):
+                    submission.meter.finish(prompt_tokens=events[-1].prompt_tokens, completion_tokens=events[-1].completion_tokens)
+                yield events
 
     def _plain(self, job: Job, model: ServedModel) -> bool:
         """True when the output is text and nothing else."""
@@ -195,6 +217,19 @@ class Pipeline:
             make_parser=lambda: build(reasoning=parsing.reasoning, tool=parsing.tool, tools=parsing.tools, in_think=spec.starts_thinking),
             aborts=self._aborts,
         )
+
+
+@contextmanager
+def metered(submission: Submission) -> Iterator[None]:
+    """Counts how a routed request ends, where it does not end well."""
+    try:
+        yield
+    except SmgError as error:
+        submission.meter.fail(error.code)
+        raise
+    except (asyncio.CancelledError, GeneratorExit):
+        submission.meter.fail(ClientGone.code)
+        raise
 
 
 def started(submission: Submission, attempt: Attempt) -> Started:

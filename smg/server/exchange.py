@@ -14,7 +14,7 @@ from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
 from smg.errors import ClientGone, EngineTimeout, InvalidValue, SmgError
 from smg.middleware import choose_request_id, read_body
-from smg.server.transport import Stream, send_reply
+from smg.server.transport import Stream, open_stream, send_reply
 
 if TYPE_CHECKING:
     from smg.server.app import App
@@ -133,7 +133,7 @@ class Exchange:
 
     def _write(self, chunk: bytes, reply: StreamReply) -> bool:
         if self._stream is None:
-            self._stream = Stream(self._protocol, status=reply.status, headers=self._headers(reply.headers))
+            self._stream = open_stream(self._protocol, status=reply.status, headers=self._headers(reply.headers))
         self._written_s = self._loop.time()
         return self._stream.write(chunk)
 

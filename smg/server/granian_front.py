@@ -38,7 +38,7 @@ class GranianFront:
         self._quit: Any = None
         self._listener = -1
 
-    def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: socket.socket) -> None:
         """Takes connections from a listening socket, which it closes."""
         loop = asyncio.get_running_loop()
         self._listener = os.dup(listener.fileno())

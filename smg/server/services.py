@@ -4,17 +4,18 @@ import time
 
 from smg.api.base import Services
 from smg.config import Config
+from smg.obs.metrics import Meter
 from smg.pipeline import ModelDirectory, Pipeline
 from smg.worker import EnginePool, WorkerView
 
 __all__ = ["build", "close"]
 
 
-async def build(config: Config, view: WorkerView) -> Services:
+async def build(config: Config, view: WorkerView, *, meter: Meter) -> Services:
     """Connects the parts of a data worker; models that are registered by then are loaded before the first request."""
     pool = EnginePool(config)
     models = ModelDirectory(config, view, created=int(time.time()))
-    pipeline = Pipeline(config, models=models, view=view, pool=pool)
+    pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
     await models.preload()
     return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool)
 

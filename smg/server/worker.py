@@ -16,6 +16,7 @@ import uvloop
 from smg.obs.shm import now_ms
 from smg.server.boot import Application, Boot, MakeApplication, Phase, report_ready
 from smg.server.granian_front import GranianFront
+from smg.server.native_front import NativeFront
 
 __all__ = ["DataWorker", "make_application", "run_worker"]
 
@@ -54,7 +55,7 @@ class DataWorker:
         self._boot = boot
         self._make_application = make_application
         self._application: Application
-        self._front: GranianFront
+        self._front: GranianFront | NativeFront
         self._told: asyncio.Future[signal.Signals]
 
     async def run(self) -> int:
@@ -65,8 +66,9 @@ class DataWorker:
             loop.add_signal_handler(number, self._tell, number)
         self._beat(loop)
         self._application = await self._make_application(self._boot)
-        self._front = GranianFront(self._application, config=self._boot.config, number=self._boot.row)
-        self._front.start(self._boot.http)
+        front = NativeFront if self._boot.config.server.http_front == "native" else GranianFront
+        self._front = front(self._application, config=self._boot.config, number=self._boot.row)
+        await self._front.start(self._boot.http)
         report_ready(self._boot)
         number = await self._told
         deadline = time.monotonic() + self._boot.config.server.shutdown_grace_period_s

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -18,6 +18,11 @@ from smg.worker.record import EngineRecord
 __all__ = ["Detector"]
 
 log = logging.getLogger(__name__)
+
+
+def public_name(name: str) -> str:
+    """Gives what clients may know of a model's name: of a folder on the engine's machine only its last part."""
+    return PurePath(name).name if name.startswith(("/", "./", "../", "~")) else name
 
 
 class Detector:
@@ -49,10 +54,10 @@ class Detector:
     async def describe(self, engine: Engine, record: EngineRecord) -> EngineRecord:
         """Gives the record with what the engine says of its model. Raises the EngineError family."""
         info = await engine.model_info()
-        model = info.served_name or info.model_path
+        model = public_name(info.served_name or info.model_path)
         if not model:
             raise EngineProtocol("the engine does not say which model it serves")
-        aliases = (info.model_path,) if info.model_path and info.model_path != model else ()
+        aliases = tuple({public_name(info.served_name), public_name(info.model_path)} - {model, ""})
         tokenizer_dir = record.tokenizer_dir
         if info != record.info or not (tokenizer_dir and os.access(tokenizer_dir, os.R_OK)):
             tokenizer_dir = await self._tokenizer(engine, info)

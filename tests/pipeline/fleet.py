@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from smg.config import Config
+from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import ModelDirectory, Pipeline
 from smg.sim.server import Sim, start_sim
@@ -58,7 +59,7 @@ async def fleet(*protocols: str, config: Config | None = None, **options: object
         view = WorkerView(shm, row=1, folder=folder)
         pool = EnginePool(config)
         models = ModelDirectory(config, view, created=int(time.time()))
-        pipeline = Pipeline(config, models=models, view=view, pool=pool)
+        pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=Meter(shm, row=1))
         stack.push_async_callback(pool.close)
         stack.push_async_callback(models.close)
         stack.push_async_callback(pipeline.close)

@@ -37,7 +37,7 @@ class Front:
     """Everything it owns lives in `loop`. `draining` is set by `drain`: each response is then the last of its connection."""
 
     def __init__(self, app: Application, *, config: Config, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or Limits(client_buffer_bytes=config.server.max_client_buffer_bytes)
         self.loop = loop
         self.draining = False
         self.date = date_line()
@@ -56,6 +56,10 @@ class Front:
         self._servers.append(await create(lambda: Connection(self), sock=sock, ssl=tls, backlog=self._backlog, **options))
         if self._timer is None:
             self._tick()
+
+    def say_close(self) -> None:
+        """From now on each response is the last of its connection, so that clients go elsewhere without losing a request."""
+        self.draining = True
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets; connections live on."""
