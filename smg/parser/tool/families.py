@@ -300,6 +300,13 @@ family(
 )
 
 
+def kimi_k3(form: TaggedFormat) -> ToolSpec:
+    """The answer too stands between marks, whether or not a reasoning parser takes them out."""
+    spec = tagged(form)
+    around = tuple(f"<|{side}|>{channel}<|sep|>" for side in ("open", "close") for channel in ("response", "message"))
+    return structs.replace(spec, strays=(*spec.strays, *around, "<|end_of_msg|>"))
+
+
 def keyed(*, mark: str = "", sections: tuple[str, ...] = (), closes: tuple[str, ...] = (), sep: str = "\n") -> TaggedFormat:
     """The name, then `<arg_key>` and `<arg_value>` in turn; `mark` stands at the end of each tag's name."""
     return TaggedFormat(
@@ -331,7 +338,7 @@ family(
 )
 family(
     "kimi_k3",
-    tagged(
+    kimi_k3(
         TaggedFormat(
             sections=("<|open|>tools<|sep|>",),
             call_open="<|open|>call",
