@@ -36,11 +36,11 @@ class Machine(Parser):
         cited = self._reasoning.citations or self._tool.citations
         self._content = Margin(self._citations.text if cited else self._sink.text, spaces=self._reasoning.spaces)
         self._thoughts = Margin(self._sink.thought, opened=True, spaces=self._reasoning.spaces)
-        self._sink.show, self._sink.mark = self._content.text, self._content.mark
+        self._sink.show, self._sink.mark, self._sink.begun = self._show, self._mark, self._end_thinking
         think, text = self._reasoning, self._tool
         lines = ("\n",) if text.bare else ()  # where a bare call may begin
         self._in_text = Matcher((*think.starts, *think.ends, *think.layout, *text.opens, *text.strays, *lines))
-        self._in_think = Matcher((*think.starts, *think.ends, *think.also_ends))
+        self._in_think = Matcher((*think.starts, *think.ends, *think.also_ends, *text.opens))
         self._reader: Reader | None = None
         self._fresh = bool(text.bare)  # only white space since the start of the line
         self._prose = False  # an opening mark was shown as text: so is the closing one that answers it
@@ -82,13 +82,26 @@ class Machine(Parser):
         self._thoughts.text(released)
         if mark is None or mark in self._reasoning.starts:
             return at
-        self._thinking = False
-        self._thoughts.mark()
-        self._content.mark()
-        self._fresh = bool(self._tool.bare)
+        if mark in self._tool.opens:
+            self._open(mark)  # a call ends the block; what only looks like one is a thought
+            return at
+        self._end_thinking()
         if mark in self._reasoning.also_ends:
             self._text_mark(mark)
         return at
+
+    def _end_thinking(self) -> None:
+        if self._thinking:
+            self._thinking = False
+            self._thoughts.mark()
+            self._content.mark()
+            self._fresh = bool(self._tool.bare)
+
+    def _show(self, text: str) -> None:
+        (self._thoughts if self._thinking else self._content).text(text)
+
+    def _mark(self) -> None:
+        (self._thoughts if self._thinking else self._content).mark()
 
     def _read_text(self, text: str, at: int) -> int:
         if self._fresh:

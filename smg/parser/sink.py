@@ -11,7 +11,8 @@ __all__ = ["Sink"]
 class Sink:
     """`schemas`: parameter schema of each known tool. `new_id` makes an id where the output names none; None leaves that to the caller.
 
-    `show` and `mark` lead to the margin of the visible text: text that a grammar gives back, and the place of a protocol mark.
+    `show` and `mark` lead to the channel's margin: text that a grammar gives back, and the place of a protocol mark. `begun` says that a
+    call begins.
     """
 
     def __init__(self, *, schemas: dict[str, JsonObject], new_id: Callable[[], str] | None = None) -> None:
@@ -20,6 +21,7 @@ class Sink:
         self.has_arguments = False  # of the last call
         self.show: Callable[[str], None] = self.text
         self.mark: Callable[[], None] = lambda: None
+        self.begun: Callable[[], None] = lambda: None
         self._new_id = new_id
         self._pieces: list[Piece] = []
         self._kind = 0
@@ -35,6 +37,7 @@ class Sink:
 
     def call(self, name: str, *, call_id: str | None = None) -> None:
         """A call begins; its whole name is known."""
+        self.begun()
         self.mark()
         self._flush()
         if call_id is None and self._new_id is not None:

@@ -2,9 +2,18 @@
 
 import pytest
 
-from smg.parser import REASONING, Text, Thought, opens_thinking
+from smg.parser import REASONING, TOOLS, Text, Thought, opens_thinking
 from tests.parser.oracle import Outcome, Setting, check_splits, tools_named
+from tests.parser.writers import TOOL_WRITERS
 
+TOOLS_OF = {
+    "hermes": "qwen",
+    "glm45": "glm45_moe",
+    "qwen3_coder": "qwen_xml",
+    "kimi_k2": "kimik2",
+    "deepseek_v31": "deepseek",
+    "mistral": "mistral",
+}
 QWEN = Setting(reasoning="qwen3", in_think=True)
 
 
@@ -70,3 +79,15 @@ def test_marks_inside_arguments_are_text() -> None:
 )
 def test_the_prompt_says_whether_the_output_begins_in_a_block(prompt: str, opened: bool) -> None:
     assert opens_thinking(prompt, "qwen3") is opened
+
+
+@pytest.mark.parametrize("tool", ["hermes", "glm45", "qwen3_coder", "kimi_k2", "deepseek_v31", "mistral"])
+def test_a_call_ends_thinking_and_a_mention_does_not(tool: str) -> None:
+    """The kind of fault B24 is of, for every family: models call from inside a block that they never close."""
+    how = Setting(reasoning="qwen3", tool=tool, tools=tools_named("f"), in_think=True)
+    call = TOOL_WRITERS[TOOLS_OF[tool]].write([("f", {})])
+    outcome = check_splits(how, f"I could.\n{call}")
+    assert (outcome.reasoning, outcome.content, len(outcome.calls)) == ("I could.", "", 1)
+    mark = TOOLS.get(tool).opens[0]
+    outcome = check_splits(how, f"Not {mark} yet</think>no")
+    assert outcome == Outcome(reasoning=f"Not {mark} yet", content="no")
