@@ -4,6 +4,7 @@ How the parts fit:
 
     build.py      names of families → a parser; the marks that the decoder must let through
     machine.py    the parser of most families: thinking, text, and sections of calls that a grammar's reader owns
+    whole.py      parses one whole output, for /parse and `smg parse` (command.py)
     harmony.py, inkling.py   families whose whole output has a format of its own
     reasoning/    families as data      tool/families.py   families as data      tool/grammar/   grammars as code
     matcher.py    finds marks in divided text    margin.py   white space beside marks    sink.py   collects pieces
@@ -16,16 +17,17 @@ pieces cannot depend on the division, and streaming gives what a whole text give
 - A thinking block begins where the prompt opened one, or at its opening mark, wherever it stands outside a call; it may open again. It ends
   at its closing mark, at marks that the family says end it, at a tool call that has a name, or with the output: what was thought stays
   thought. A stray closing mark is dropped.
-- A call begins when its whole name is known, not before. What fails before that is text, as it was written, marks included. When the output
-  ends before that, what was written is text without its marks.
-- A call whose output ends early keeps the arguments that came and gets no closing: what was cut never looks complete. A closing mark that is
-  itself cut counts as whole where nothing else of the format begins like it. Elsewhere a partial mark at the end is text.
+- A call begins when its whole name is known, not before. What fails before that is text, as it was written, marks included. When the
+  output ends before that, what was written is text without its marks.
+- A call whose output ends early keeps the arguments that came and gets no closing: what was cut never looks complete. A closing mark that
+  is itself cut counts as whole where nothing else of the format begins like it. Elsewhere a partial mark at the end is text.
 - Arguments in JSON are passed on as written, each character once; only control characters and needless backslashes inside strings are
   escaped. Missing, null and empty arguments are `{}`; arguments in a string are unwrapped when they are an object. Marks inside JSON
   strings are text.
 - Values without a type of their own get it from the schema; what fits no allowed type, or has none, is a string. HTML entities are text.
 - Names that the request does not know are delivered where marks say that it is a call, and are text where only the shape does.
-- Without tools no tool parser runs. Names and ids are as the family writes them; where it writes no id the caller makes one.
+- Without tools no tool parser runs. A single tool that the request forces may come as bare arguments (`build(named=…)`).
+- Names and ids are as the family writes them; where it writes no id the caller makes one.
 - Closing marks outside a section are dropped; they are shown only after an opening mark that was shown.
 """
 

@@ -8,6 +8,7 @@ from smg.parser.harmony import HARMONY_MARKS, Harmony
 from smg.parser.inkling import INKLING_MARKS, Inkling
 from smg.parser.machine import Machine
 from smg.parser.reasoning.spec import REASONING, ReasoningSpec
+from smg.parser.tool.grammar.bare_arguments import bare_arguments
 from smg.parser.tool.spec import TOOLS, ToolSpec
 from smg.types.json import JsonObject
 
@@ -18,15 +19,20 @@ TOKEN = re.compile(r"<[^<>]+>|\[[A-Z/_]+\]")
 NONE = ("", "none", "passthrough")
 
 
-def build(*, reasoning: str | None, tool: str | None, tools: Iterable[JsonObject] = (), in_think: bool = False) -> Parser | None:
+def build(
+    *, reasoning: str | None, tool: str | None, tools: Iterable[JsonObject] = (), in_think: bool = False, named: str | None = None
+) -> Parser | None:
     """Gives a new parser, or None when the output is plain text: no reasoning family, and no tool family or no tools.
 
-    `in_think`: the prompt opened the thinking block. Raises KeyError for a name that is not registered.
+    `in_think`: the prompt opened the thinking block. `named`: after thinking the output is the bare arguments of that tool.
+    Raises KeyError for a name that is not registered.
     """
     schemas = schemas_of(tools)
     think = _reasoning(reasoning)
     calls = _tool(tool)
-    if not schemas:
+    if named:
+        calls = ToolSpec(reader=bare_arguments(named), bare="{", new_id=calls.new_id if calls else None)
+    elif not schemas:
         calls = None
     if think is None and calls is None:
         return None

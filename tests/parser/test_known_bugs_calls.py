@@ -3,7 +3,7 @@
 import pytest
 
 from smg.parser import Call, CallArguments, build, marks
-from tests.parser.oracle import Outcome, Setting, check_clean, check_splits, tools_named
+from tests.parser.oracle import Made, Outcome, Setting, check_clean, check_splits, joined, tools_named
 
 KIMI_BEGIN = "<|tool_calls_section_begin|>"
 V31 = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a":1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
@@ -357,3 +357,18 @@ def test_b49_every_delta_of_a_long_argument_is_passed_on() -> None:
     deltas = ['<tool_call>{"name":"f","arguments":{"s":"', *["01234567"] * 20_000, '"}}</tool_call>']
     steps = setting("hermes").pieces(deltas)
     assert all(steps[i] == [CallArguments(0, "01234567")] for i in range(1, 20_001))
+
+
+@pytest.mark.parametrize("text", ['[{"name": "f", "parameters": {"a": [1]}}, {"name":"g","parameters":{}}]'])
+@pytest.mark.parametrize("before", ["", "[TOOL_CALLS]", "[TOOL_CALLS] ", "\n"])
+def test_b86_required_as_an_array(text: str, before: str) -> None:
+    assert calls(run(setting("json", "f", "g"), before + text)) == [("f", {"a": [1]}), ("g", {})]
+
+
+def test_forced_tool_as_bare_arguments() -> None:
+    """What tool_choice of one tool gives on engines that are held to its schema."""
+    for deltas in (['work</think>\n{"a": ', '{"b": 1}}\n'], list('work</think>\n{"a": {"b": 1}}\n')):
+        parser = build(reasoning="qwen3", tool="hermes", tools=tools_named("f"), in_think=True, named="f")
+        assert parser is not None
+        outcome = joined([piece for delta in deltas for piece in parser.feed(delta)] + parser.finish())
+        assert outcome == Outcome(reasoning="work", calls=(Made(name="f", arguments='{"a": {"b": 1}}'),))
