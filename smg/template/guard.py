@@ -7,6 +7,7 @@ in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
 """
 
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -38,12 +39,11 @@ class Budget:
 
     def __init__(self, seconds: float = RENDER_SECONDS) -> None:
         self._seconds = seconds
-        self._deadline = 0.0
+        self._deadline = math.inf  # read from the clock at the first look: that is a system call, and most renders end before
         self._outer: Budget | None = None
         self.left = STEPS_PER_LOOK
 
     def __enter__(self) -> "Budget":
-        self._deadline = time.thread_time() + self._seconds
         self._outer = getattr(_current, "budget", None)
         _current.budget = self
         return self
@@ -53,7 +53,10 @@ class Budget:
 
     def look(self) -> None:
         """Starts the next stretch of steps; TooMuch when the time is used up."""
-        if time.thread_time() > self._deadline:
+        now = time.thread_time()
+        if self._deadline == math.inf:
+            self._deadline = now + self._seconds
+        if now > self._deadline:
             raise TooMuch(f"the template ran for more than {self._seconds:g} s")
         self.left = STEPS_PER_LOOK
 
