@@ -93,7 +93,7 @@ class GrpcEngine(Engine):
                 raise UnsupportedParameter(f"the {self.runtime} engine does not support {param}", param=param)
         kind = request.constraint.kind if request.constraint else None
         if kind is not None and kind not in features.constraints:
-            param = PARAMS[kind]
+            param = (request.constraint.param if request.constraint else "") or PARAMS[kind]
             name = f"{param} {kind}" if param == "response_format" else param
             raise UnsupportedParameter(f"the {self.runtime} engine does not support {name}", param=param)
 

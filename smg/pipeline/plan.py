@@ -7,7 +7,7 @@ from smg.engine import EngineRequest, ModelInfo, ResolvedSampling
 from smg.errors import ContextExceeded
 from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt import Prompt
-from smg.types.job import Job, Sampling
+from smg.types.job import Constraint, Job, Sampling
 
 __all__ = ["engine_request", "resolve_sampling"]
 
@@ -22,7 +22,7 @@ class EngineDefaults(Struct, frozen=True):
     repetition_penalty: float | UnsetType = UNSET
 
 
-def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelInfo) -> EngineRequest:
+def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelInfo, constraint: Constraint | None) -> EngineRequest:
     """Gives the request for any engine of the model. Stop strings stay here: the stream machine matches them the same for all engines."""
     sampling = resolve_sampling(job, model=model, prompt=prompt, info=info)
     eos = () if sampling.ignore_eos else model.eos_token_ids
@@ -36,8 +36,8 @@ def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelI
         skip_special_tokens=job.skip_special_tokens,
         logprobs=job.logprobs.output,
         prompt_logprobs=job.logprobs.prompt,
-        constraint=job.constraint,
-        reasoning_first=prompt.thinking and job.constraint is not None,
+        constraint=constraint,
+        reasoning_first=prompt.thinking and constraint is not None,
         # A whole answer in one message costs engine and gateway least; a stop string must be seen while it is made.
         stream=job.stream or bool(job.stops.strings),
         priority=job.routing.priority,

@@ -24,6 +24,7 @@ from smg.errors import ClientGone, EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.requests import RequestMeter
 from smg.parser import build, marks
+from smg.pipeline.forced import forced_call
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
 from smg.pipeline.native import ChatRenderer, NativeChat, Write
@@ -33,7 +34,7 @@ from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
 from smg.policy import POLICIES
 from smg.types.event import Event, Started, Usage
-from smg.types.job import ChatInput, Job, TextInput, TokenInput
+from smg.types.job import ChatInput, Constraint, Job, TextInput, TokenInput
 from smg.types.json import JsonObject
 from smg.worker import EnginePool, EngineRecord, WorkerView
 
@@ -46,12 +47,14 @@ ATTEMPTS = 3
 
 
 class Parsing(Struct, frozen=True, kw_only=True):
-    """Which parsers read a job's output."""
+    """Which parsers read a job's output, and what the engine is held to. `named`: the tool whose bare arguments the output is."""
 
     reasoning: str | None = None
     tool: str | None = None
     tools: tuple[JsonObject, ...] = ()
     stream_reasoning: bool = True
+    named: str | None = None
+    constraint: Constraint | None = None
 
 
 class Submission(Struct, kw_only=True):
@@ -60,6 +63,7 @@ class Submission(Struct, kw_only=True):
     job: Job
     model: ServedModel
     prompt: Prompt
+    parsing: Parsing
     avoid: set[int]
     meter: RequestMeter
     done: bool = False
@@ -112,7 +116,7 @@ class Pipeline:
         Raises as `run` does, and ClientGone once `write` gives False.
         """
         submission = await self._prepared(job)
-        native = submission.model.vocabulary is not None and self._plain(job, submission.model)
+        native = submission.model.vocabulary is not None and plain(submission)
         with metered(submission):
             while not submission.done:
                 async with self._attempt(submission) as attempt:
@@ -130,7 +134,7 @@ class Pipeline:
         model = await self._models.get(job.model)
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
         meter = RequestMeter(self._meter, model=model.id, endpoint=job.surface, streaming=job.stream)
-        return Submission(job=job, model=model, prompt=prompt, avoid=set(), meter=meter)
+        return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), avoid=set(), meter=meter)
 
     @asynccontextmanager
     async def _attempt(self, submission: Submission) -> AsyncIterator[Attempt]:
@@ -139,7 +143,7 @@ class Pipeline:
         record, lease = self._router.route(model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=frozenset(avoid))
         try:
             engine = await self._pool.get(record)
-            request = engine_request(job, model=model, prompt=prompt, info=record.info)
+            request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=submission.parsing.constraint)
             engine.check(request)
             yield Attempt(record=record, engine=engine, request=request)
         except EngineUnavailable as error:
@@ -186,14 +190,9 @@ class Pipeline:
                     submission.meter.finish(prompt_tokens=events[-1].prompt_tokens, completion_tokens=events[-1].completion_tokens)
                 yield events
 
-    def _plain(self, job: Job, model: ServedModel) -> bool:
-        """True when the output is text and nothing else."""
-        parsing = parsing_of(job, model)
-        return parsing.reasoning is None and not parsing.tools and job.logprobs.output is None and job.logprobs.prompt is None
-
     def _generation(self, submission: Submission, engine: Engine, request: EngineRequest) -> Generation:
         job, model, prompt = submission.job, submission.model, submission.prompt
-        parsing = parsing_of(job, model)
+        parsing = submission.parsing
         shown = (model.tokenizer.token_id(mark) for mark in marks(parsing.reasoning, parsing.tool))
         keep = frozenset(token_id for token_id in shown if token_id is not None)
         spec = StreamSpec(
@@ -214,7 +213,13 @@ class Pipeline:
             make_decoder=lambda: model.tokenizer.decoder(
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
-            make_parser=lambda: build(reasoning=parsing.reasoning, tool=parsing.tool, tools=parsing.tools, in_think=spec.starts_thinking),
+            make_parser=lambda: build(
+                reasoning=parsing.reasoning,
+                tool=parsing.tool,
+                tools=parsing.tools,
+                in_think=spec.starts_thinking,
+                named=parsing.named,
+            ),
             aborts=self._aborts,
         )
 
@@ -237,15 +242,25 @@ def started(submission: Submission, attempt: Attempt) -> Started:
     return Started(engine=attempt.record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)
 
 
+def plain(submission: Submission) -> bool:
+    """True when the output is text and nothing else."""
+    parsing, logprobs = submission.parsing, submission.job.logprobs
+    return parsing.reasoning is None and parsing.tool is None and logprobs.output is None and logprobs.prompt is None
+
+
 def parsing_of(job: Job, model: ServedModel) -> Parsing:
     """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is."""
     if not isinstance(job.input, ChatInput):
-        return Parsing()
+        return Parsing(constraint=job.constraint)
     chat = job.input
-    tools = () if chat.tool_choice == "none" or model.tool_parser is None else chat.tools
+    forced = forced_call(chat, tool_parser=model.tool_parser)
+    tool = forced.tool if forced else model.tool_parser
+    tools = () if chat.tool_choice == "none" or tool is None else chat.tools
     return Parsing(
         reasoning=model.reasoning_parser if chat.separate_reasoning else None,
-        tool=model.tool_parser if tools else None,
+        tool=tool if tools else None,
         tools=tools,
         stream_reasoning=chat.stream_reasoning,
+        named=forced.named if forced else None,
+        constraint=forced.constraint if forced else job.constraint,
     )

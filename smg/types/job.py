@@ -76,10 +76,14 @@ class Logprobs(Struct, frozen=True, kw_only=True):
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """A grammar that the engine holds the output to. `value`: schema, pattern, EBNF or tag JSON; for `choice` a JSON list of texts."""
+    """A grammar that the engine holds the output to. `value`: schema, pattern, EBNF or tag JSON; for `choice` a JSON list of texts.
+
+    `param`: the client's parameter that asked for it, where that is not the one usual for the kind.
+    """
 
     kind: ConstraintKind
     value: str = ""
+    param: str = ""
 
 
 class Routing(Struct, frozen=True, kw_only=True):
