@@ -39,7 +39,7 @@ class Machine(Parser):
         self._sink.show, self._sink.mark, self._sink.begun = self._show, self._mark, self._end_thinking
         think, text = self._reasoning, self._tool
         lines = ("\n",) if text.bare else ()  # where a bare call may begin
-        self._in_text = Matcher((*think.starts, *think.ends, *think.layout, *text.opens, *text.strays, *lines))
+        self._in_text = Matcher((*think.starts, *think.ends, *think.layout, *text.opens, *text.strays, *text.drops, *lines))
         self._in_think = Matcher((*think.starts, *think.ends, *think.also_ends, *text.opens))
         self._reader: Reader | None = None
         self._fresh = bool(text.bare)  # only white space since the start of the line

@@ -372,3 +372,13 @@ def test_forced_tool_as_bare_arguments() -> None:
         assert parser is not None
         outcome = joined([piece for delta in deltas for piece in parser.feed(delta)] + parser.finish())
         assert outcome == Outcome(reasoning="work", calls=(Made(name="f", arguments='{"a": {"b": 1}}'),))
+
+
+def test_arguments_given_twice_are_taken_once() -> None:
+    text = '<tool_call>{"name":"f","arguments":{"a":1},"parameters":{"a":2}}</tool_call>'
+    assert calls(run(setting("hermes"), text)) == [("f", {"a": 1})]
+
+
+@pytest.mark.parametrize("tool", ["deepseek", "deepseek32", "deepseek_v4"])
+def test_decoded_end_of_text_is_dropped(tool: str) -> None:
+    assert run(setting(tool), "Done.<｜end▁of▁sentence｜>") == Outcome(content="Done.")

@@ -20,10 +20,10 @@ def family(name: str, spec: ReasoningSpec, *aliases: str) -> None:
     REASONING.register(name, aliases=aliases)(spec)
 
 
-family("deepseek_r1", think(also_ends=DEEPSEEK_SECTIONS, assumed=True))
-family("deepseek_v31", think(also_ends=DEEPSEEK_SECTIONS), "deepseek_v3", "deepseek_v32", "deepseek_v4", "deepseek_v41")
+family("deepseek_r1", think(also_ends=DEEPSEEK_SECTIONS, assumed=True), "deepseek-r1")
+family("deepseek_v31", think(also_ends=DEEPSEEK_SECTIONS), "deepseek_v3", "deepseek-v3", "deepseek_v32", "deepseek_v4", "deepseek_v41")
 family("qwen3_thinking", think(assumed=True))
-family("qwen3", think(), "smollm3", "intern_s1", "ernie45", "mimo", "hunyuan_dense", "exaone4", "holo2", "olmo3", "qwen3_coder", "identity")
+family("qwen3", think(), "smollm3", "intern_s1", "mimo", "hunyuan_dense", "exaone4", "holo2", "olmo3")
 family("glm45", think(), "glm4_moe", "glm47", "glm47_moe", "glm45_moe")
 family("kimi_thinking", think(also_ends=KIMI_SECTIONS, assumed=True), "kimi_k2")
 family("kimi_k25", think(also_ends=KIMI_SECTIONS))
@@ -77,7 +77,7 @@ family(
 family("mistral", ReasoningSpec(starts=("[THINK]",), ends=("[/THINK]",), also_ends=("[TOOL_CALLS]",)), "magistral")
 family("seed_oss", ReasoningSpec(starts=("<seed:think>",), ends=("</seed:think>",)), "seedoss")
 family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>", "</answer>")))
-family("granite33", ReasoningSpec(starts=THINK, ends=END, layout=("<response>", "</response>")), "granite3_3")
+family("granite33", ReasoningSpec(starts=THINK, ends=END, layout=("<response>", "</response>")), "granite3_3", "ernie45")
 family("hy_v3", ReasoningSpec(starts=("<think:opensource>",), ends=("</think:opensource>",)), "hy_v4")
 family("minimax_m3", ReasoningSpec(starts=("<mm:think>",), ends=("</mm:think>",)))
 family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))

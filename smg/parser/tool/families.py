@@ -183,22 +183,34 @@ family(
         new_id=mistral_id,
     ),
 )
+DEEPSEEK_END = ("<｜end▁of▁sentence｜>",)
+
+
+def ended(spec: ToolSpec) -> ToolSpec:
+    """DeepSeek's end of text is dropped where it was decoded."""
+    return structs.replace(spec, drops=DEEPSEEK_END)
+
+
 family(
     "deepseek",
-    named(
-        NamedFormat(
-            header=deepseek_header,
-            sections=("<｜tool▁calls▁begin｜>",),
-            begins=("<｜tool▁call▁begin｜>",),
-            inner=("<｜tool▁sep｜>",),
-            ends=("<｜tool▁call▁end｜>",),
-            closes=("<｜tool▁calls▁end｜>",),
+    ended(
+        named(
+            NamedFormat(
+                header=deepseek_header,
+                sections=("<｜tool▁calls▁begin｜>",),
+                begins=("<｜tool▁call▁begin｜>",),
+                inner=("<｜tool▁sep｜>",),
+                ends=("<｜tool▁call▁end｜>",),
+                closes=("<｜tool▁calls▁end｜>",),
+            )
         )
     ),
     "deepseek31",
     "deepseek_v3",
     "deepseek_v31",
     "deepseek_r1",
+    "deepseekv3",
+    "deepseekv31",
 )
 family(
     "kimik2",
@@ -276,10 +288,10 @@ def invoke(section: str, *, prefix: str = "", type_key: str = "") -> TaggedForma
     )
 
 
-family("minimax_m2", tagged(invoke("minimax:tool_call")))
+family("minimax_m2", tagged(invoke("minimax:tool_call")), "minimax-m2")
 family("muse_glimmer", tagged(invoke("atem:function_calls", prefix="atem:")))
-family("deepseek32", tagged(invoke("｜DSML｜function_calls", prefix="｜DSML｜", type_key="string")), "deepseek_v32")
-family("deepseek_v4", tagged(invoke("｜DSML｜tool_calls", prefix="｜DSML｜", type_key="string")), "deepseek_v41")
+family("deepseek32", ended(tagged(invoke("｜DSML｜function_calls", prefix="｜DSML｜", type_key="string"))), "deepseek_v32", "deepseekv32")
+family("deepseek_v4", ended(tagged(invoke("｜DSML｜tool_calls", prefix="｜DSML｜", type_key="string"))), "deepseek_v41")
 family(
     "step3",
     tagged(
@@ -322,7 +334,7 @@ def keyed(*, mark: str = "", sections: tuple[str, ...] = (), closes: tuple[str, 
     )
 
 
-family("glm45_moe", tagged(keyed()), "glm45", "glm4_moe", "poolside_v1", "ling3")
+family("glm45_moe", tagged(keyed()), "glm45", "glm", "glm4_moe", "poolside_v1", "ling3")
 family("glm47_moe", tagged(keyed()), "glm47")
 family(
     "hy_v3",

@@ -177,7 +177,7 @@ class JsonCalls(Reader):
             self._name = key
             return "arguments"
         if key in form.arguments:
-            return "arguments"
+            return "other" if self._seen_arguments else "arguments"
         if key in form.names:
             return "name"
         if key == form.id_key:

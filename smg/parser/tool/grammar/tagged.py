@@ -74,8 +74,8 @@ class TaggedCalls(Reader):
         after = (form.parameter_open, form.call_close, form.call_open, *form.closes, *form.noise)
         self._matchers = {
             SECTION: Matcher((form.call_open, *form.sections, *form.closes, *form.noise)),
-            NAME: Matcher(tuple({*form.name_ends, form.parameter_open, form.call_close})),
-            BODY: Matcher(tuple({*after, form.parameter_close, form.key_end} - {">"})),
+            NAME: Matcher((*form.name_ends, form.parameter_open, form.call_close)),
+            BODY: Matcher((*after, form.parameter_close, *((form.key_end,) if form.key_end != ">" else ()))),
             KEY: Matcher((form.key_end,)),
             OPEN: Matcher((form.value_open, form.key_end, form.call_close)) if form.value_open else Matcher(()),
             VALUE: Matcher((form.parameter_close,)),
