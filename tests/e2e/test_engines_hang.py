@@ -17,7 +17,7 @@ CHAT = "/v1/chat/completions"
 def hasty(module_fleet: Fleet) -> Iterator[Gateway]:
     """A gateway that gives a request one second and a silent stream a comment every half."""
     flags = ("--workers", "1", "--request-timeout-secs", "1", "--keepalive-interval-secs", "0.3")
-    yield module_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=flags)
+    return module_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=flags)
 
 
 def body(marker: str, *, stream: bool) -> dict[str, Any]:

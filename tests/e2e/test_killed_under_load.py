@@ -114,7 +114,13 @@ def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
             engine.kill()
             assert answer_of(http) == 503
             port = engine.url.rpartition(":")[2]
-            command = [*sim_command(protocol="vllm", flags=SIM_FLAGS), "--port", port, "--status-port", engine.status_url.rpartition(":")[2]]
+            command = [
+                *sim_command(protocol="vllm", flags=SIM_FLAGS),
+                "--port",
+                port,
+                "--status-port",
+                engine.status_url.rpartition(":")[2],
+            ]
             with Child("vllm", command=command, environment={TAG: own_fleet.tag}) as child:
                 child.wait_ready(within_s=30)
                 assert wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine") < 1.0
