@@ -8,6 +8,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import httpx
 import openai
@@ -55,6 +56,11 @@ class SimEngine:
         """What the engine has counted, by name."""
         counts: dict[str, int] = httpx.get(f"{self.status_url}/counters", timeout=5, trust_env=False).raise_for_status().json()
         return counts
+
+    def last_abort_s(self) -> float:
+        """When the engine was last told to give a request up, on the clock of `time.monotonic`, which all processes share."""
+        aborts: Any = self.counters()["aborts"]
+        return float(aborts[-1]["at_s"])
 
     def kill(self) -> None:
         """Ends it as a crash would."""
