@@ -10,7 +10,16 @@ from setuptools.command.sdist import sdist
 
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
-MODULES: dict[str, list[str]] = {"plane": ["nghttp2"], "shm": [], "stream": [], "text": [], "wire": []}  # name -> C libraries
+MODULES: dict[str, list[str]] = {  # name -> C libraries
+    "plane": ["nghttp2"],
+    "session": ["nghttp2"],
+    "shm": [],
+    "sink": [],
+    "stream": [],
+    "text": [],
+    "trailer": [],
+    "wire": [],
+}
 
 
 def make_protos() -> None:

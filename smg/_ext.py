@@ -6,8 +6,9 @@ __all__ = ["NO_EXT", "Call", "ChatSink", "Connection", "FieldTable", "Inbox", "N
 
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
-from smg_ext.plane import Call, Connection, Inbox, Sink  # noqa: E402  re-exports
+from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
+from smg_ext.sink import Inbox, Sink  # noqa: E402
 from smg_ext.stream import ChatSink  # noqa: E402
 from smg_ext.text import StopStrings, Vocabulary  # noqa: E402
 from smg_ext.wire import FieldTable  # noqa: E402

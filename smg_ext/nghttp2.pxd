@@ -50,12 +50,16 @@ cdef extern from "<nghttp2/nghttp2.h>" nogil:
     ) noexcept nogil
 
     int NGHTTP2_ERR_CALLBACK_FAILURE
+    int NGHTTP2_DATA
     int NGHTTP2_GOAWAY
+    int NGHTTP2_HEADERS
     int NGHTTP2_SETTINGS
     int NGHTTP2_SETTINGS_ENABLE_PUSH
     int NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE
+    int NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS
     int NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE
     uint8_t NGHTTP2_FLAG_NONE
+    uint8_t NGHTTP2_FLAG_END_STREAM
     uint32_t NGHTTP2_DATA_FLAG_EOF
     uint32_t NGHTTP2_CANCEL
 
@@ -77,6 +81,7 @@ cdef extern from "<nghttp2/nghttp2.h>" nogil:
     int32_t nghttp2_submit_request(
         nghttp2_session *, const void *, const nghttp2_nv *, size_t, const nghttp2_data_provider *, void *
     )
+    uint32_t nghttp2_session_get_remote_settings(nghttp2_session *, int)
     int nghttp2_submit_rst_stream(nghttp2_session *, uint8_t, int32_t, uint32_t)
     void *nghttp2_session_get_stream_user_data(nghttp2_session *, int32_t)
     int nghttp2_session_set_stream_user_data(nghttp2_session *, int32_t, void *)

@@ -3,12 +3,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
-__all__ = ["Call", "Connection", "Inbox", "Sink"]
+from smg_ext.sink import Sink
 
-class Sink: ...
-
-class Inbox(Sink):
-    def __init__(self, on_messages: Callable[[list[bytes]], object], on_end: Callable[[int, str], object]) -> None: ...
+__all__ = ["Call", "Connection"]
 
 class Call:
     def cancel(self) -> None: ...
@@ -21,6 +18,8 @@ class Connection:
     def leaving(self) -> bool: ...
     @property
     def active(self) -> int: ...
+    @property
+    def room(self) -> bool: ...
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable
 
-from smg_ext.plane import Sink
+from smg_ext.sink import Sink
 from smg_ext.text import StopStrings, Vocabulary
 from smg_ext.wire import FieldTable
 

@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memmove, memset, strlen
 
-from smg_ext.plane cimport Sink
+from smg_ext.sink cimport Sink
 from smg_ext.text cimport (
     BufferC,
     StopStrings,
@@ -32,6 +32,8 @@ __all__ = ["ChatSink"]
 
 cdef enum:
     NO_END = -1
+    RESOURCE_EXHAUSTED = 8
+    INTERNAL = 13
 
 
 cdef struct ChoiceC:
@@ -42,7 +44,8 @@ cdef struct ChoiceC:
     int64_t seen            # ids taken from the engine
     int64_t completion_tokens
     int64_t ended_by        # id that ended the choice, NO_END while none did
-    bint done
+    bint done               # ended here, by either side
+    bint closed             # ended by the engine
 
 
 cdef struct MachineC:
@@ -63,7 +66,6 @@ cdef struct MachineC:
     bint opened             # the role chunks are out
     bint cut                # a choice was ended here: the engine is to be aborted
     bint answered
-    bint whole              # every choice was closed by the engine itself
     int32_t closed          # choices that the engine closed
     uint32_t prompt_tokens
     uint32_t cached_tokens
@@ -71,12 +73,14 @@ cdef struct MachineC:
     BufferC prefix          # `data: {...` without the closing brace
     BufferC tail            # `}` and the blank line, with `"usage":null` where usage was asked for
     const char *error       # why the answer cannot go on; a literal
+    int status              # gRPC status that stands for the error, 0 when the engine broke its protocol
 
 
 cdef class ChatSink(Sink):
-    """One call's machine. `write(bytes) -> bool` is called once a wake-up; `done(error, status, text)` once at the end.
+    """One call's machine. `write(bytes)` is called once a wake-up; `done(error, status, text)` once at the end.
 
-    `error` is empty when the answer is whole, else what the engine did wrong; `status` and `text` are the call's when it ended first.
+    `error` is empty when the answer is whole, else what the engine did wrong: with a `status` of 0 it broke its protocol, with another it
+    failed. Without `error`, `status` and `text` are those of a call that failed. No call of `write` follows a call of `done`.
     """
 
     cdef MachineC m
@@ -92,6 +96,8 @@ cdef class ChatSink(Sink):
                   int64_t min_tokens, bint skip_special, bint include_stop, uint32_t prompt_tokens, bytes prefix not None,
                   bytes tail not None, write, done):
         memset(&self.m, 0, sizeof(MachineC))
+        if choices < 1:
+            raise ValueError("at least one choice")
         self.table, self.vocabulary, self.stops = table, vocabulary, stops
         self.ends = b"".join(token_id.to_bytes(4, "little") for token_id in ends)
         self.reported = b"".join(token_id.to_bytes(4, "little") for token_id in reported)
@@ -152,25 +158,30 @@ cdef class ChatSink(Sink):
 
     def feed(self, bytes message not None):
         """Takes one message as the plane would (for tests)."""
-        if _deliver(&self.m, <const uint8_t *>PyBytes_AS_STRING(message), <size_t>PyBytes_GET_SIZE(message)):
-            raise ValueError("malformed message")
+        _deliver(&self.m, <const uint8_t *>PyBytes_AS_STRING(message), <size_t>PyBytes_GET_SIZE(message))
         self.wake()
 
     cdef object wake(self):
-        if self.m.out.size:
+        if self.m.out.size and self.write is not None:
             chunk = PyBytes_FromStringAndSize(<char *>self.m.out.data, <Py_ssize_t>self.m.out.size)
             self.m.out.size = 0
             self.write(chunk)
-        if self.done is not None and (self.m.open == 0 or self.m.error != NULL):
-            self._finish((<bytes>self.m.error).decode() if self.m.error != NULL else "", 0, "")
+        if self.m.error != NULL:
+            self._finish((<bytes>self.m.error).decode(), self.m.status, "")
+        elif self.m.open == 0:
+            self._finish("", 0, "")
 
     cdef object end(self, int status, object text):
-        if self.done is not None:
-            self._finish("the engine ended its answer without finishing it", status, text)
+        self._finish("" if status else "the engine ended its answer without finishing it", status, text)
+
+    cdef object drop(self):
+        self.write = self.done = None
 
     cdef object _finish(self, str error, int status, object text):
-        done, self.done = self.done, None
-        done(error, status, text)
+        done = self.done
+        self.drop()
+        if done is not None:
+            done(error, status, text)
 
 
 cdef int _put_bytes(BufferC *buffer, bytes data) except -1:
@@ -178,27 +189,50 @@ cdef int _put_bytes(BufferC *buffer, bytes data) except -1:
 
 
 cdef int _deliver(void *sink, const uint8_t *data, size_t size) noexcept nogil:
-    """One message: decoded, fed to its choice, chunks written. -1 when it is malformed."""
+    """One message: decoded, fed to its choice, chunks written. -1 when the call is to be reset.
+
+    A message that brings an error leaves no chunk: the specification raises before it has any.
+    """
     cdef MachineC *m = <MachineC *>sink
-    cdef DeltaC *delta = &m.delta
-    cdef ChoiceC *choice
+    cdef size_t before = m.out.size
+    cdef bint opened = m.opened
     if m.error != NULL or m.open == 0:
         return 0
-    if decode(m.table, delta, data, size):
-        return -1
+    if decode(m.table, &m.delta, data, size):
+        return _fail(m, b"the engine sent a message that is not of its protocol", 0)
     m.answered = True
-    if delta.choice < 0 or delta.choice >= m.count:
-        m.error = b"the engine answered for a choice that was over or not asked for"
+    if _take(m, &m.delta):
+        _fail(m, b"memory is short", RESOURCE_EXHAUSTED)
+    if m.error == NULL:
         return 0
-    choice = &m.choices[delta.choice]
+    m.out.size = before
+    m.opened = opened
+    return -1
+
+
+cdef int _take(MachineC *m, DeltaC *delta) noexcept nogil:
+    cdef ChoiceC *choice
+    if delta.complete and _is(delta, b"error"):
+        _fail(m, b"the engine failed while working on the request", INTERNAL)
+        return 0
+    choice = &m.choices[delta.choice] if delta.choice < <uint32_t>m.count else NULL
+    if choice == NULL or choice.closed:
+        _fail(m, b"the engine answered for a choice that was over or not asked for", 0)
+        return 0
     if delta.prompt_tokens:
         m.prompt_tokens = delta.prompt_tokens
     if delta.choice == 0 and delta.cached_tokens > m.cached_tokens:
         m.cached_tokens = delta.cached_tokens
-    m.closed += delta.complete
-    if choice.done:
-        return 0
-    return _tokens(m, choice, delta)
+    if delta.complete:
+        choice.closed = True
+        m.closed += 1
+    return 0 if choice.done else _tokens(m, choice, delta)
+
+
+cdef int _fail(MachineC *m, const char *error, int status) noexcept nogil:
+    m.error = error
+    m.status = status
+    return -1
 
 
 cdef int _tokens(MachineC *m, ChoiceC *choice, DeltaC *delta) noexcept nogil:
@@ -286,14 +320,14 @@ cdef int _open(MachineC *m) noexcept nogil:
         return 0
     m.opened = True
     for i in range(m.count):
-        if _begin(m, i) or _text(m, b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'):
+        if _begin(m, <uint32_t>i) or _text(m, b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'):
             return -1
         if put(&m.out, m.tail.data, m.tail.size):
             return -1
     return 0
 
 
-cdef int _content(MachineC *m, ChoiceC *choice, int32_t index) noexcept nogil:
+cdef int _content(MachineC *m, ChoiceC *choice, uint32_t index) noexcept nogil:
     if choice.shown.size == 0:
         return 0
     if _open(m) or _begin(m, index) or _text(m, b'"delta":{"content":"'):
@@ -309,11 +343,8 @@ cdef int _content(MachineC *m, ChoiceC *choice, int32_t index) noexcept nogil:
 cdef int _reason(MachineC *m, ChoiceC *choice, DeltaC *delta, int word) noexcept nogil:
     cdef const char *reason = b"stop"
     if word < 0 and choice.ended_by == NO_END:
-        if _is(delta, b"error"):
-            m.error = b"the engine failed while working on the request"
-            return 0
         if _is(delta, b"abort") or _is(delta, b"aborted") or _is(delta, b"cancelled") or _is(delta, b"timeout"):
-            m.error = b"the engine aborted the request before it was finished"
+            _fail(m, b"the engine aborted the request before it was finished", INTERNAL)
             return 0
         if _is(delta, b"length"):
             reason = b"length"
@@ -355,7 +386,7 @@ cdef bint _is(DeltaC *delta, const char *reason) noexcept nogil:
     return delta.finish_size == size and memcmp(delta.finish, reason, size) == 0
 
 
-cdef int _begin(MachineC *m, int32_t index) noexcept nogil:
+cdef int _begin(MachineC *m, uint32_t index) noexcept nogil:
     if put(&m.out, m.prefix.data, m.prefix.size) or _text(m, b',"choices":[{"index":') or put_number(&m.out, index):
         return -1
     return _text(m, b",")

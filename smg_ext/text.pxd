@@ -52,4 +52,5 @@ cdef int put_json(BufferC *buffer, const uint8_t *text, size_t size) noexcept no
 cdef int put_number(BufferC *buffer, long long value) noexcept nogil
 cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size) noexcept nogil
 cdef int utf8_finish(Utf8C *state, BufferC *out) noexcept nogil
+cdef bint utf8_valid(const uint8_t *data, size_t size) noexcept nogil
 cdef int stop_feed(const StopsC *stops, int32_t *state, BufferC *held, size_t old, bint armed, size_t *end) noexcept nogil

@@ -45,12 +45,15 @@ cdef class Vocabulary:
 
 
 cdef class StopStrings:
-    """The Aho-Corasick automaton of some stop strings, over their UTF-8 bytes. Immutable: one can serve every choice of a request."""
+    """The Aho-Corasick automaton of some stop strings, over their UTF-8 bytes. Immutable: one can serve every choice of a request.
+
+    Bytes serve as well as characters, for it is fed whole characters and no character's bytes begin inside another's.
+    """
 
     def __cinit__(self, tuple strings not None):
         cdef int32_t i
         cdef bytes string
-        encoded = [text.encode() for text in strings]
+        encoded = [text.encode("utf-8", "surrogatepass") for text in strings]
         self.c.states = <StopStateC *>calloc(sum(map(len, encoded)) + 1, sizeof(StopStateC))
         self.c.lengths = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))
         self.c.begins = <int32_t *>calloc(len(encoded) + 1, sizeof(int32_t))
@@ -195,17 +198,15 @@ cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size)
                 return -1
             if i == size:
                 break
-        if state.size and not _continues(state, data[i]):
-            state.size = 0  # the byte itself is looked at again
-            if put(out, b"\xef\xbf\xbd", 3):
+        if state.size and not _continues(state, data[i]) and not (state.size == 1 and _surrogate(state.held[0], data[i])):
+            if utf8_finish(state, out):  # the byte itself is looked at again
                 return -1
             continue
         state.held[state.size] = data[i]
         state.size += 1
         i += 1
         if state.size == 1 and _length(state.held[0]) == 0:
-            state.size = 0
-            if put(out, b"\xef\xbf\xbd", 3):
+            if utf8_finish(state, out):
                 return -1
         elif state.size == _length(state.held[0]):
             if put(out, state.held, state.size):
@@ -215,9 +216,34 @@ cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size)
 
 
 cdef int utf8_finish(Utf8C *state, BufferC *out) noexcept nogil:
-    cdef bint held = state.size > 0
+    """Gives up what is held: U+FFFD, twice for the start of a surrogate, whose second byte is ill-formed by itself."""
+    cdef int count = 0 if state.size == 0 else 2 if state.size == 2 and _surrogate(state.held[0], state.held[1]) else 1
     state.size = 0
-    return put(out, b"\xef\xbf\xbd", 3) if held else 0
+    return put(out, b"\xef\xbf\xbd\xef\xbf\xbd", <size_t>(3 * count)) if count else 0
+
+
+cdef bint _surrogate(uint8_t lead, uint8_t byte) noexcept nogil:
+    """True for the first two bytes of a surrogate. Python's decoder tells that they are ill-formed only when it sees what follows."""
+    return lead == 0xED and 0xA0 <= byte <= 0xBF
+
+
+cdef bint utf8_valid(const uint8_t *data, size_t size) noexcept nogil:
+    """True when the bytes are well-formed UTF-8."""
+    cdef Utf8C state
+    cdef size_t i
+    state.size = 0
+    for i in range(size):
+        if state.size == 0 and data[i] < 0x80:
+            continue
+        if state.size and not _continues(&state, data[i]):
+            return False
+        state.held[state.size] = data[i]
+        state.size += 1
+        if _length(state.held[0]) == 0:
+            return False
+        if state.size == _length(state.held[0]):
+            state.size = 0
+    return state.size == 0
 
 
 cdef size_t _length(uint8_t lead) noexcept nogil:
@@ -236,6 +262,8 @@ cdef size_t _length(uint8_t lead) noexcept nogil:
 cdef bint _continues(const Utf8C *state, uint8_t byte) noexcept nogil:
     cdef uint8_t low = 0x80
     cdef uint8_t high = 0xBF
+    if state.size == 2 and _surrogate(state.held[0], state.held[1]):
+        return False
     if state.size == 1:
         if state.held[0] == 0xE0:
             low = 0xA0

@@ -1,10 +1,11 @@
 """Layout of a decoded Generate message, for `smg_ext.stream`."""
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 
 
 cdef struct DeltaC:
-    int32_t choice
+    uint8_t body                # the message that was entered, 0 = none
+    uint32_t choice
     uint32_t prompt_tokens
     uint32_t completion_tokens
     uint32_t cached_tokens

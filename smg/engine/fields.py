@@ -37,7 +37,7 @@ def field_table(response: Descriptor) -> list[dict[int, tuple[str, int]]]:
         for field in messages[len(table)].fields:
             meaning = MEANINGS.get(field.name)
             entered = field.message_type if meaning in ("enter", "enter_complete") else None
-            if meaning is None or (meaning == "ids" and field.message_type is not None):
+            if meaning is None or (entered is not None and table) or (entered is None and field.message_type is not None):
                 continue
             if entered is not None:
                 messages.append(entered)

@@ -4,77 +4,114 @@ Only streaming calls go this way; the rest stays on grpc.aio. Failures have the 
 """
 
 import asyncio
-import socket
-import ssl
-from pathlib import Path
+from collections import deque
 
 from smg._ext import Call, Connection, Inbox, Sink
 from smg.engine.base import EngineOptions
 from smg.engine.channel import call_metadata, split_url
+from smg.engine.dial import Address, connect, handshake
 from smg.engine.status import error_of_call
-from smg.errors import ConfigError, EngineUnavailable
+from smg.errors import EngineTimeout, EngineUnavailable
 
 __all__ = ["Messages", "NativeLink"]
 
 # The pause after a failed attempt to connect doubles from the first to the last of these; requests meanwhile fail at once.
 BACKOFF_S = (0.02, 1.0)
-# Messages that may wait for a reader before the engine is held back.
+# An engine that limits the streams of a connection gets more connections, up to this; beyond it calls are queued on the least busy one.
+CONNECTIONS_MAX = 16
+# What may wait for a reader before the engine is held back; at most one stream window (256 KB) and one message come on top.
 HELD_MESSAGES = 256
+HELD_BYTES = 1024 * 1024
 GONE = "the engine cannot be reached, or it went away"
+LATE = "the engine did not answer in time"
+DEADLINE_EXCEEDED = 4
 
 
 class NativeLink:
-    """All calls share one connection while it takes new ones; a connection that the engine leaves keeps its running calls to their end."""
+    """Calls share a connection while the engine takes more on it; one that the engine leaves keeps its running calls to their end."""
 
     def __init__(self, url: str, *, options: EngineOptions) -> None:
         target, self._secure = split_url(url)
         self._options = options
-        self._path = target.removeprefix("unix:") if target.startswith("unix:") else None
-        host, _, port = target.rpartition(":")
-        self._address = (host.strip("[]"), int(port)) if self._path is None else None
-        self._authority = b"localhost" if self._path is not None else target.encode()
+        self._address: Address
+        if target.startswith("unix:"):
+            self._address, self._host, self._authority = target.removeprefix("unix:"), "localhost", b"localhost"
+        else:
+            host, _, port = target.rpartition(":")
+            self._host, self._authority = host.strip("[]"), target.encode()
+            self._address = (self._host, int(port))
         self._metadata = [(name.encode(), value.encode()) for name, value in call_metadata(options)]
-        self._connection: Connection | None = None
-        self._leaving: set[Connection] = set()
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._connection: Connection | None = None  # the one that had room last
+        self._connections: set[Connection] = set()
+        self._connecting: asyncio.Task[None] | None = None
         self._failures = 0
         self._blocked_until = 0.0
+        self._closed = False
 
     async def call(self, path: bytes, request: bytes, sink: Sink, *, timeout_s: float) -> Call:
         """Starts a call, connecting first where needed. The deadline goes to the engine; keeping it here is the caller's.
 
-        Raises EngineUnavailable when there is no connection within `connect_timeout_s`.
+        Raises EngineUnavailable when there is no connection within `connect_timeout_s`, EngineTimeout when the deadline comes first.
         """
         connection = self._connection
-        if connection is None or connection.closed or connection.leaving:
-            connection = await self._connected()
-        metadata = [*self._metadata, (b"grpc-timeout", b"%dm" % min(99_999_999, max(1, int(timeout_s * 1000))))]
+        if connection is None or not connection.room:
+            connection = await self._with_room(timeout_s)
+        metadata = [*self._metadata, (b"grpc-timeout", _timeout(timeout_s))]
         try:
             return connection.call(path, self._authority, metadata, request, sink, message_limit=self._options.max_message_bytes)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError) as error:
             raise EngineUnavailable(GONE, detail=str(error)) from error
 
     def close(self) -> None:
-        """Closes every connection; their calls end as unavailable."""
+        """Closes every connection for good; their calls, and those that wait for a connection, end as unavailable."""
+        self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        for connection in (self._connection, *self._leaving):
-            if connection is not None:
-                connection.close()
-        self._connection = None
+        for connection in list(self._connections):
+            connection.close()
 
-    async def _connected(self) -> Connection:
-        loop = asyncio.get_running_loop()
+    async def _with_room(self, timeout_s: float) -> Connection:
+        """Gives a connection that takes a call at once, else the least busy one when there can be no more."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for _ in range(CONNECTIONS_MAX + 1):
+                    usable = [connection for connection in self._connections if not connection.leaving and not connection.closed]
+                    free = next((connection for connection in usable if connection.room), None)
+                    if free is not None:
+                        self._connection = free
+                        return free
+                    if usable and (len(usable) >= CONNECTIONS_MAX or not self._may_connect()):
+                        return min(usable, key=lambda connection: connection.active)
+                    await self._one_more(needed=not usable)
+        except TimeoutError as error:
+            raise EngineTimeout(LATE, detail="the deadline passed while connecting") from error
+        raise EngineUnavailable(GONE, detail="it leaves each connection at once")
+
+    def _may_connect(self) -> bool:
+        return self._connecting is not None or asyncio.get_running_loop().time() >= self._blocked_until
+
+    async def _one_more(self, *, needed: bool) -> None:
+        """Opens a connection; whoever else needs one meanwhile waits for the same. A failure is raised where there is no other."""
+        if self._closed:
+            raise EngineUnavailable(GONE, detail="the connection to the engine is closed")
+        if not self._may_connect():
+            raise EngineUnavailable(GONE, detail="connecting failed a moment ago")
         if self._connecting is None:
-            if loop.time() < self._blocked_until:
-                raise EngineUnavailable(GONE, detail="connecting failed a moment ago")
-            self._connecting = loop.create_task(self._connect(loop))
-        return await asyncio.shield(self._connecting)
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(_retrieve)
+        connecting = self._connecting
+        await asyncio.wait([connecting])
+        if connecting.cancelled():
+            raise EngineUnavailable(GONE, detail="the connection to the engine is closed")
+        failed = connecting.exception()
+        if failed is not None and (needed or not isinstance(failed, EngineUnavailable)):
+            raise failed
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                connection = await self._open(loop)
+                await self._open(loop)
         except (OSError, TimeoutError) as error:
             first, last = BACKOFF_S
             self._blocked_until = loop.time() + min(last, first * 2**self._failures)
@@ -83,24 +120,19 @@ class NativeLink:
         finally:
             self._connecting = None
         self._failures = 0
-        if self._connection is not None and not self._connection.closed:
-            self._leaving.add(self._connection)
-        self._connection = connection
-        return connection
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> Connection:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Connects, and waits for the engine's SETTINGS: a port that is open and says nothing is no engine."""
-        peer = await self._connect_socket(loop)
+        peer = await connect(self._address)
         try:
-            tls = await self._handshake(loop, peer) if self._secure else None
+            tls = await handshake(peer, host=self._host, options=self._options) if self._secure else None
         except BaseException:
             peer.close()
             raise
         greeted: asyncio.Future[None] = loop.create_future()
-        connection: Connection
 
         def lost() -> None:
-            self._leaving.discard(connection)
+            self._connections.discard(connection)
             if not greeted.done():
                 greeted.set_exception(OSError("closed before it answered"))
 
@@ -115,36 +147,9 @@ class NativeLink:
         except BaseException:
             connection.close()
             raise
-        return connection
-
-    async def _connect_socket(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        if self._address is None:
-            return await _dial(loop, socket.AF_UNIX, self._path)
-        host, port = self._address
-        error: OSError | None = None
-        for family, _, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            try:
-                return await _dial(loop, family, address)
-            except OSError as failed:
-                error = failed
-        raise error or OSError(f"{host} has no address")
-
-    async def _handshake(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-        received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
-        host = self._address[0] if self._address else "localhost"
-        tls = (await asyncio.to_thread(_tls_context, self._options)).wrap_bio(received, to_send, server_hostname=host)
-        while True:
-            try:
-                tls.do_handshake()
-            except ssl.SSLWantReadError:
-                await loop.sock_sendall(peer, to_send.read())
-                data = await loop.sock_recv(peer, 65536)
-                if not data:
-                    raise OSError("closed during the TLS handshake") from None
-                received.write(data)
-                continue
-            await loop.sock_sendall(peer, to_send.read())
-            return tls, received, to_send
+        if connection.closed:
+            raise OSError("closed as soon as it had answered")
+        self._connections.add(connection)
 
 
 class Messages:
@@ -156,7 +161,8 @@ class Messages:
     def __init__(self) -> None:
         self.sink = Inbox(self._take, self._end)
         self._loop = asyncio.get_running_loop()
-        self._messages: list[bytes] = []
+        self._messages: deque[bytes] = deque()
+        self._held_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._status: tuple[int, str] | None = None
         self._call: Call | None = None
@@ -166,7 +172,8 @@ class Messages:
     def watch(self, call: Call, *, timeout_s: float) -> None:
         """Takes over the started call and its deadline."""
         self._call = call
-        self._timer = self._loop.call_later(timeout_s, self._expire)
+        if self._status is None:
+            self._timer = self._loop.call_later(timeout_s, self._expire)
 
     @property
     def ended(self) -> bool:
@@ -180,7 +187,8 @@ class Messages:
                 return self._finished(*self._status)
             self._waiter = self._loop.create_future()
             await self._waiter
-        message = self._messages.pop()
+        message = self._messages.popleft()
+        self._held_bytes -= len(message)
         if self._paused and not self._messages and self._call is not None:
             self._paused = False
             self._call.resume()
@@ -194,11 +202,16 @@ class Messages:
             self._call.cancel()
 
     def _take(self, messages: list[bytes]) -> None:
-        self._messages = messages[::-1] + self._messages if self._messages else messages[::-1]
-        if len(self._messages) > HELD_MESSAGES and self._call is not None and not self._paused:
+        self._messages += messages
+        self._held_bytes += sum(map(len, messages))
+        if len(self._messages) > HELD_MESSAGES or self._held_bytes > HELD_BYTES:
+            self._hold()
+        self._wake()
+
+    def _hold(self) -> None:
+        if self._call is not None and not self._paused:
             self._paused = True
             self._call.pause()
-        self._wake()
 
     def _end(self, status: int, text: str) -> None:
         self._status = self._status or (status, text)
@@ -207,7 +220,7 @@ class Messages:
         self._wake()
 
     def _expire(self) -> None:
-        self._status = (4, "the deadline passed")
+        self._status = self._status or (DEADLINE_EXCEEDED, "the deadline passed")
         self.cancel()
         self._wake()
 
@@ -221,28 +234,13 @@ class Messages:
             raise error_of_call(status, text)
 
 
-async def _dial(loop: asyncio.AbstractEventLoop, family: int, address: object) -> socket.socket:
-    peer = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        peer.setblocking(False)
-        await loop.sock_connect(peer, address)  # type: ignore[arg-type]  # what getaddrinfo gives, or a path
-        if family != socket.AF_UNIX:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    except BaseException:
-        peer.close()
-        raise
-    return peer
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Nobody may be left who waits for the task: its failure is then of no interest."""
+    if not task.cancelled():
+        task.exception()
 
 
-def _tls_context(options: EngineOptions) -> ssl.SSLContext:
-    if bool(options.client_cert_path) != bool(options.client_key_path):
-        raise ConfigError(["a client certificate for engines needs both certificate and key"])
-    for path in (options.ca_cert_path, options.client_cert_path, options.client_key_path):
-        if path and not Path(path).is_file():
-            raise ConfigError([f"cannot read {path!r}"])
-    context = ssl.create_default_context(cafile=options.ca_cert_path)
-    if options.client_cert_path:
-        context.load_cert_chain(options.client_cert_path, options.client_key_path)
-    context.set_alpn_protocols(["h2"])
-    return context
+def _timeout(timeout_s: float) -> bytes:
+    """The header's value: at most eight digits and a unit."""
+    milliseconds = max(1, int(timeout_s * 1000))
+    return b"%dm" % milliseconds if milliseconds < 100_000_000 else b"%dS" % min(99_999_999, int(timeout_s))
