@@ -23,7 +23,7 @@ test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB i
 	@$(python) -m pytest -m engines tests/engines $(ARGS)
 
 lint: build ## ruff, mypy, cython-lint, and the rules of the source tree
-	@status=0; for check in "-m ruff check ." "-m ruff format --check ." "-m mypy" ".venv/bin/cython-lint smg_ext" "-m pytest -q tests/test_sourcecode.py"; do \
+	@PATH="$(CURDIR)/.venv/bin:$$PATH"; status=0; for check in "-m ruff check ." "-m ruff format --check ." "-m mypy" ".venv/bin/cython-lint smg_ext" "-m pytest -q tests/test_sourcecode.py"; do \
 		$(python) $$check || status=1; done; exit $$status
 
 format: build ## ruff's fixes and layout

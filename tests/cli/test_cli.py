@@ -19,7 +19,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     seen: list[Config] = []
     supervisor = types.ModuleType("smg.server.supervisor")
 
-    def run(config: Config) -> int:
+    def run(config: Config, *, reload: Callable[[], Config]) -> int:
+        assert reload() == config
         seen.append(config)
         return 7
 
