@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": ("smg.sim.demo", "main", "start two simulated engines and a gateway, and chat"),
     "tokenize": ("smg.commands.tokenize", "run", "print the token ids of a text"),
     "render": ("smg.commands.render", "run", "print the prompt that a chat template makes of messages"),
+    "parse": ("smg.commands.parse", "run", "print what the parsers make of a model's output"),
     "version": ("smg.commands.version", "run", "print the version (also: --version, -V)"),
 }
 ALIASES = {"start": "launch"}

@@ -3,7 +3,14 @@
 import os
 import pathlib
 
+import hypothesis
 import pytest
+
+# A busy machine is slow, which is no fault of what is tested; and what CI finds must be found again by whoever looks for it.
+hypothesis.settings.register_profile(
+    "smg", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")), print_blob=True
+)
+hypothesis.settings.load_profile("smg")
 
 ROOT = pathlib.Path(__file__).parents[1]
 
