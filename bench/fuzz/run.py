@@ -1,0 +1,287 @@
+"""Feeds mutated bytes to the native plane: HTTP/2 frames to a connection, messages to the decoder and to the chat sink.
+
+    python bench/fuzz/run.py --count 20000              as tests/plane does it
+    python bench/fuzz/run.py --count 10000000 --asan    under AddressSanitizer and UndefinedBehaviorSanitizer
+
+Inputs are mutations of the corpus in tests/data/plane, the same for the same --seed. A crash, a sanitizer's report or a broken rule (an end
+that comes twice or never, text that is no UTF-8) ends the run; the last input's number is printed, and --first N begins there.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "data" / "plane"
+SHARES = {"frames": 0.15, "wire": 0.55, "sink": 0.30}
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1")
+INTERESTING = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff", b"\x80\x80\x80\x80\x08", b"\0\0\0\0\0", b"\xe2\x82", b"\xed\xa0\x80")
+
+Target = Callable[[bytes, random.Random], None]
+
+
+def mutate(seeds: list[bytes], draw: random.Random) -> bytes:
+    """A seed with a few changes."""
+    data = bytearray(draw.choice(seeds))
+    for _ in range(draw.choice((0, 1, 1, 1, 2, 3, 6))):
+        at = draw.randrange(len(data) + 1)
+        kind = draw.randrange(8)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 1 and at < len(data):
+            data[at] = draw.randrange(256)
+        elif kind == 2:
+            data[at:at] = draw.choice(INTERESTING)
+        elif kind == 3:
+            del data[at : at + draw.randrange(1, 9)]
+        elif kind == 4:
+            data[at:at] = data[at : at + draw.randrange(1, 40)]
+        elif kind == 5:
+            data[at:] = (other := draw.choice(seeds))[draw.randrange(len(other) + 1) :]
+        elif kind == 6:
+            del data[at:]
+        else:
+            data[at : at + 4] = draw.choice(INTERESTING)
+    return bytes(data)
+
+
+class Loop:
+    """As much of an event loop as a connection needs, run by hand."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], object]] = []
+        self.faults: list[dict[str, Any]] = []
+
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
+        """Does nothing."""
+
+    add_writer = add_reader
+
+    def remove_reader(self, fd: int) -> None:
+        """Does nothing."""
+
+    remove_writer = remove_reader
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Keeps the callback."""
+        self.soon.append(callback)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keeps the fault."""
+        self.faults.append(context)
+
+    def run(self) -> None:
+        """Runs what was kept."""
+        while self.soon:
+            self.soon.pop(0)()
+
+
+def frames_target() -> Target:
+    """Three calls on a connection; one is cancelled, paused or resumed from inside its sink, as the draw will have it."""
+    from smg._ext import Call, Connection, Inbox
+
+    def feed(data: bytes, draw: random.Random) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        loop = Loop()
+        lost: list[int] = []
+        connection = Connection(loop, ours, lambda: lost.append(1))  # type: ignore[arg-type]
+        connection.start(lambda: None)
+        ends = [0, 0, 0]
+        calls: list[Call] = []
+        cancelled = [False] * 3
+        mood = draw.randrange(8)
+
+        def start(i: int) -> None:
+            def take(messages: list[bytes]) -> None:
+                if mood == i:
+                    cancelled[i] = True
+                    calls[i].cancel()
+                elif mood == i + 3:
+                    calls[i].pause()
+                elif mood == 6:
+                    calls[0].resume()
+                elif mood == 7:
+                    connection.close()
+
+            def end(status: int, text: str) -> None:
+                ends[i] += 1
+
+            calls.append(connection.call(b"/s/m", b"h", [], b"request" * 20, Inbox(take, end), message_limit=5000))
+
+        for i in range(3):
+            start(i)
+        middle = draw.randrange(len(data) + 1)
+        for piece in (data[:middle], data[middle:]):
+            if piece and not connection.closed:
+                theirs.send(piece)
+                connection._readable()  # type: ignore[attr-defined]
+                loop.run()
+        theirs.close()
+        if not connection.closed:
+            connection._readable()  # type: ignore[attr-defined]
+            loop.run()
+        connection.close()
+        loop.run()
+        assert not loop.faults, loop.faults
+        assert lost == [1]
+        assert connection.active == 0
+        for i in range(3):
+            assert ends[i] + cancelled[i] == 1, (ends, cancelled)
+
+    return feed
+
+
+def tables() -> list[Any]:
+    """The field tables of all protocols."""
+    from smg._ext import FieldTable
+    from smg.engine import ENGINES, GrpcEngine, field_table
+
+    kinds = [ENGINES.get(name) for name in ENGINES.names()]
+    grpc_kinds = [kind for kind in kinds if issubclass(kind, GrpcEngine)]
+    return [FieldTable(field_table(kind.service.methods_by_name["Generate"].output_type)) for kind in grpc_kinds]
+
+
+def wire_target() -> Target:
+    """The decoder alone."""
+    from smg_ext.wire import decode_message
+
+    known = tables()
+
+    def feed(data: bytes, draw: random.Random) -> None:
+        try:
+            decode_message(known[draw.randrange(len(known))], data)
+        except ValueError:
+            return
+
+    return feed
+
+
+def sink_target() -> Target:
+    """A chat sink that gets up to four messages."""
+    from smg._ext import ChatSink, StopStrings, Vocabulary
+
+    known = tables()
+    pieces = [bytes([i]) for i in range(256)] + [b" the", b"STOP", "é€😀".encode(), b"\xf0\x9f", b"\x98\x80", b'"\\\n']
+    vocabulary = Vocabulary(pieces, [0, 5, 261])
+    stops = [None, StopStrings(("STOP",)), StopStrings(("a", "ab", "b\n", "😀", "thethe"))]
+
+    def feed(data: bytes, draw: random.Random) -> None:
+        written: list[bytes] = []
+        done: list[tuple[str, int, str]] = []
+        sink = ChatSink(
+            known[draw.randrange(len(known))], vocabulary, stops[draw.randrange(3)],
+            choices=draw.randrange(1, 4), ends=(2, 3), reported=(3,), min_tokens=draw.randrange(3),
+            skip_special=draw.random() < 0.5, include_stop=draw.random() < 0.5, prompt_tokens=7,
+            prefix=b'data: {"id":"x"', tail=b"}\n\n",
+            write=written.append, done=lambda error, status, text: done.append((error, status, text)),
+        )  # fmt: skip
+        parts = draw.randrange(1, 5)
+        for i in range(parts):
+            sink.feed(data[len(data) * i // parts :] if i % 2 else data)
+        assert len(done) <= 1
+        for chunk in written:
+            for line in chunk.decode().splitlines():
+                assert not line or json.loads(line.removeprefix("data: "))["choices"]
+
+    return feed
+
+
+MAKERS = {"frames": frames_target, "wire": wire_target, "sink": sink_target}
+
+
+def corpus(name: str) -> list[bytes]:
+    """The seeds of a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / ("frames" if name == "frames" else "messages")).glob("*.bin"))]
+
+
+def fuzz(name: str, *, count: int, seed: int, first: int) -> None:
+    """Feeds `count` inputs to a target, and prints how many and how long."""
+    feed, seeds = MAKERS[name](), corpus(name)
+    start = time.process_time()
+    number = first
+    try:
+        for number in range(first, first + count):
+            draw = random.Random(seed * 1_000_003 + number)
+            feed(mutate(seeds, draw), draw)
+            if number % 100_000 == 99_999:
+                print(f"{name}: {number + 1} inputs, {time.process_time() - start:.0f} s of CPU", flush=True)
+    except BaseException:
+        print(f"{name}: stopped at input {number} of seed {seed}", flush=True)
+        raise
+    print(f"{name}: {count} inputs, {time.process_time() - start:.1f} s of CPU, no fault", flush=True)
+
+
+def build_sanitized(folder: pathlib.Path) -> None:
+    """Builds smg_ext with sanitizers in a folder."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    shutil.copytree(ROOT / "smg_ext", folder / "smg_ext", ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))
+    os.chdir(folder)
+    names = sorted(path.stem for path in pathlib.Path("smg_ext").glob("*.pyx"))
+    flags = [*SANITIZE, "-std=c11"]
+    extensions = [
+        Extension(f"smg_ext.{name}", [f"smg_ext/{name}.pyx"], libraries=["nghttp2"], extra_compile_args=flags, extra_link_args=flags[:1])
+        for name in names
+    ]
+    command = Distribution({"ext_modules": cythonize(extensions, build_dir="c", quiet=True)}).get_command_obj("build_ext")
+    command.inplace = True
+    command.ensure_finalized()
+    command.run()
+
+
+def under_sanitizers(arguments: list[str]) -> int:
+    """Runs this file again with the sanitized modules."""
+    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as folder:
+        build_sanitized(pathlib.Path(folder))
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(pathlib.Path(library).resolve()),
+            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "PYTHONMALLOC": "malloc",
+            "PYTHONPATH": os.pathsep.join((folder, str(ROOT))),
+            "PYTHONSAFEPATH": "1",
+        }
+        done = subprocess.run([sys.executable, __file__, *arguments], env=environment, cwd=folder, check=False)
+    return done.returncode
+
+
+def main() -> int:
+    """Reads the command line and runs the targets."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20_000, help="inputs over all targets (default: %(default)s)")
+    parser.add_argument("--target", choices=sorted(MAKERS), help="one target instead of all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--asan", action="store_true", help="build with sanitizers in a temporary folder, and run there")
+    options = parser.parse_args()
+    if options.asan:
+        return under_sanitizers([argument for argument in sys.argv[1:] if argument != "--asan"])
+    sys.path.append(str(ROOT))
+    import smg_ext
+
+    print(
+        f"modules of {pathlib.Path(smg_ext.__file__).parent.name} in {'a temporary folder' if 'LD_PRELOAD' in os.environ else 'the checkout'}"
+    )
+    for name, share in SHARES.items():
+        if options.target in (None, name):
+            count = options.count if options.target else max(1, int(options.count * share))
+            fuzz(name, count=count, seed=options.seed, first=options.first)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
