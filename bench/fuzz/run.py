@@ -274,7 +274,7 @@ def main() -> int:
     import smg_ext
 
     print(
-        f"modules of {pathlib.Path(smg_ext.__file__).parent.name} in {'a temporary folder' if 'LD_PRELOAD' in os.environ else 'the checkout'}"
+    print(f"modules of {pathlib.Path(smg_ext.__file__).parent}")
     )
     for name, share in SHARES.items():
         if options.target in (None, name):
