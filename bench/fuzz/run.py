@@ -273,9 +273,7 @@ def main() -> int:
     sys.path.append(str(ROOT))
     import smg_ext
 
-    print(
-    print(f"modules of {pathlib.Path(smg_ext.__file__).parent}")
-    )
+    print(f"modules of {pathlib.Path(smg_ext.__file__).parent}", flush=True)
     for name, share in SHARES.items():
         if options.target in (None, name):
             count = options.count if options.target else max(1, int(options.count * share))
