@@ -382,3 +382,7 @@ def test_arguments_given_twice_are_taken_once() -> None:
 @pytest.mark.parametrize("tool", ["deepseek", "deepseek32", "deepseek_v4"])
 def test_decoded_end_of_text_is_dropped(tool: str) -> None:
     assert run(setting(tool), "Done.<｜end▁of▁sentence｜>") == Outcome(content="Done.")
+
+
+def test_a_mark_cut_between_its_tokens_is_not_shown() -> None:
+    assert run(setting("kimi_k3"), "<|open|>tools<|sep|><|open|>") == Outcome()

@@ -1,5 +1,6 @@
 """What every tool-call grammar has in common: it reads one section of the output, from its opening mark to where the section ends."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
@@ -15,6 +16,8 @@ BLANKS_MAX = 256
 NAME_MAX = 256
 
 
+# Special tokens that a longer mark is made of.
+TOKEN = re.compile(r"<\|[^<>|]+\|>")
 # What a failed section read, up to this size, is looked through again for marks; more is text at once, so that the work stays linear.
 AGAIN_MAX = 512
 
@@ -105,6 +108,8 @@ class Reader(ABC):
         raw = "".join(self._raw)
         for mark in self._marks:
             raw = raw.replace(mark, "")
+        for token in {token for mark in self._marks for token in TOKEN.findall(mark)}:
+            raw = raw.replace(token, "")  # of a mark that came in part
         self.sink.mark()
         self.sink.show(raw)
 

@@ -15,8 +15,9 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
     `opens`: marks that begin a section of calls; `reader` reads it, given the mark. `bare`: characters that may begin a call at the start
     of a line, without a mark; only names of known tools count there. `strays`: marks that mean nothing outside a section and are
-    not shown there. `inner`: further marks of a section. `drops`: the family's end of text, where it was decoded. `channels`, `citations`: see ReasoningSpec. `thinks`: the reasoning family that
-    all models of this family have. `new_id`: the family's own style of ids, where the output names none.
+    not shown there. `inner`: further marks of a section. `drops`: the family's end of text, where it was decoded. `channels`, `citations`:
+    see ReasoningSpec. `thinks`: the reasoning family that all models of this family have. `new_id`: the family's own style of ids, where
+    the output names none.
     """
 
     reader: MakeReader | None = None
