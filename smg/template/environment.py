@@ -25,7 +25,7 @@ from smg.errors import ConfigError, TemplateRefused
 from smg.template import guard
 from smg.tokenizer.files import TEMPLATE_BYTES
 
-__all__ = ["CompiledTemplate", "compile_template"]
+__all__ = ["STEPS_FILTER", "CompiledTemplate", "compile_template"]
 
 STEPS_FILTER = "%steps"  # no template can write this name
 

@@ -2,11 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from smg.tokenizer.folder import AddedToken
 from smg.tokenizer.marks import is_control, is_mark, pattern_of
 
 __all__ = ["MarkFinder"]
+
+# Keys, roles and kinds come with every request: what was found in texts this short is remembered.
+SHORT = 32
+SHORT_TEXTS = 4096
 
 
 class _Set:
@@ -50,10 +55,14 @@ class MarkFinder:
         written = {token.content for token in tokens if is_mark(token.content) and token.content in source}
         self._narrow = _Set(narrow)
         self._wide = _Set(narrow | written)
+        self._short = lru_cache(SHORT_TEXTS)(self._touches)
         self._written = written | {name for name in narrow if name in source}
 
     def touches(self, text: str, *, wide: bool) -> bool:
         """True when the text holds a name, or begins or ends with a part of one."""
+        return self._short(text, wide) if len(text) <= SHORT else self._touches(text, wide)
+
+    def _touches(self, text: str, wide: bool) -> bool:
         names = self._wide if wide else self._narrow
         if names.pattern is None or not text:
             return False

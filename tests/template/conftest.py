@@ -13,11 +13,11 @@ OPENAI = ("cl100k_base", "o200k_base")
 
 @pytest.fixture(scope="session")
 def real(shared: Path) -> Callable[[str], Tokenizer]:
-    """Loads a shared tokenizer by its folder's name, or an OpenAI vocabulary by its file's."""
+    """Loads a shared tokenizer by its folder's name, or an OpenAI vocabulary by its file's. Without the quick encoder, whose loading takes longer."""
 
     @lru_cache(4)
     def load(name: str) -> Tokenizer:
         folder = shared / "fixtures" / "tokenizers"
-        return load_tokenizer(folder / "openai-tiktoken" / f"{name}.tiktoken" if name in OPENAI else folder / name)
+        return load_tokenizer(folder / "openai-tiktoken" / f"{name}.tiktoken" if name in OPENAI else folder / name, fast=False)
 
     return load

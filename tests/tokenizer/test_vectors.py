@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smg.tokenizer import Tokenizer
+from smg.tokenizer import Tokenizer, load_tokenizer
 
 LLAMA_CPP = {
     "command-r": "command-r",
@@ -75,3 +75,31 @@ def test_kitoken(vector: str, name: str, shared: Path, real: Callable[[str], Tok
             wrong.append(text)
     assert not wrong, len(wrong)
     assert sum(bool(line) for line in lines) >= 120
+
+
+@pytest.mark.parametrize(
+    ("vector", "name"), [("tokenizers__mixed_tokens_llama32", "llama-3.2"), ("tokenizers__mixed_tokens_llama2", "llama-2")]
+)
+def test_kitoken_with_the_quick_encoder(vector: str, name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(shared / "fixtures" / "tokenizers" / name)
+    assert tokenizer._fast is not None  # type: ignore[attr-defined]
+    folder = shared / "fixtures" / "tokenizer_vectors" / "kitoken"
+    texts = (folder / "mixed_input.txt").read_text().split("\n")
+    for text, line in zip(texts, (folder / f"{vector}.txt").read_text().split("\n"), strict=False):
+        if line:
+            assert tokenizer.encode(unescaped(text)) == [int(number) for number in line.replace(",", " ").split()]
+
+
+def test_a_vocabulary_that_the_quick_encoder_does_not_know_is_encoded_without_it(shared: Path) -> None:
+    tokenizer = load_tokenizer(shared / "fixtures" / "tokenizers" / "mistral-7b-v0.1")
+    assert tokenizer._fast is None  # type: ignore[attr-defined]
+    assert tokenizer.decode(tokenizer.encode("Grüße 🤣")) == "Grüße 🤣"
+
+
+def test_a_quick_encoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    """One wrong id on one awkward text is enough, and so is a text that it cannot take."""
+    from smg.tokenizer import fast
+
+    for answer in (lambda text: [1], lambda text: 1 / 0):
+        monkeypatch.setattr(fast._Fastokens, "encode", lambda self, text, answer=answer: answer(text))
+        assert load_tokenizer(shared / "fixtures" / "tokenizers" / "gpt2")._fast is None  # type: ignore[attr-defined]
