@@ -102,8 +102,8 @@ class TextDecoder(Decoder):
 class WindowDecoder(Decoder):
     """For decoders of an unknown kind: the library decodes a window of a few tokens again with each new one.
 
-    Bounded work a token, and the one decoder that may differ from the whole text's decoding: in a step that looks further than a window. Text
-    that ends in U+FFFD is held back for at most WINDOW_TOKENS tokens.
+    Bounded work a token. The one decoder that may differ from the whole text's decoding, in a step that looks further than a window.
+    Text that ends in U+FFFD is held back for at most WINDOW_TOKENS tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:

@@ -83,6 +83,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
+        if self._plan.kind == "unknown":
+            return self.decode([token_id], skip_special_tokens=False).encode()
         piece = self._piece(token_id, False)
         return piece.encode() if isinstance(piece, str) else piece or b""
 

@@ -13,7 +13,7 @@ OPENAI = ("cl100k_base", "o200k_base")
 
 @pytest.fixture(scope="session")
 def real(shared: Path) -> Callable[[str], Tokenizer]:
-    """Loads a shared tokenizer by its folder's name, or an OpenAI vocabulary by its file's. Without the quick encoder, whose loading takes longer."""
+    """Loads a shared tokenizer by its folder's name, or an OpenAI vocabulary by its file's; without the slow-loading quick encoder."""
 
     @lru_cache(4)
     def load(name: str) -> Tokenizer:
