@@ -33,7 +33,8 @@ async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel
         return _checked_ids(source, model)
     if isinstance(source, ChatInput) and model.context_length:
         check_length(len(source.messages), model, param="messages", what="messages")  # each of them takes a token at least
-    if characters(source, limit=INLINE_CHARACTERS) <= INLINE_CHARACTERS:
+    own_template = isinstance(source, ChatInput) and source.chat_template is not None  # whose cost nobody knows
+    if not own_template and characters(source, limit=INLINE_CHARACTERS) <= INLINE_CHARACTERS:
         return _prepare(source, model, allow_special)
     return await asyncio.to_thread(_prepare, source, model, allow_special)
 

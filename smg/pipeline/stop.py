@@ -2,8 +2,56 @@
 
 import re
 from collections import deque
+from functools import lru_cache
 
 __all__ = ["StopMatcher"]
+
+
+class Automaton:
+    """The part that does not change while text is read, so that all choices of a request share it. State 0 is the root."""
+
+    def __init__(self, strings: tuple[str, ...]) -> None:
+        self.next: list[dict[str, int]] = [{}]
+        self.depth = [0]
+        self.word = [-1]
+        for index, string in enumerate(strings):
+            self._add(string, index)
+        self.fail = self._links()
+        self.first = re.compile("[" + re.escape("".join(sorted({string[0] for string in strings}))) + "]")
+
+    def _add(self, string: str, index: int) -> None:
+        state = 0
+        for char in string:
+            if char not in self.next[state]:
+                self.next[state][char] = len(self.next)
+                self.next.append({})
+                self.depth.append(self.depth[state] + 1)
+                self.word.append(-1)
+            state = self.next[state][char]
+        if self.word[state] < 0:
+            self.word[state] = index
+
+    def _links(self) -> list[int]:
+        """Failure links in breadth-first order; a state also ends the word that its longest ending suffix ends."""
+        fail = [0] * len(self.next)
+        queue = deque(self.next[0].values())
+        while queue:
+            state = queue.popleft()
+            for char, child in self.next[state].items():
+                link = fail[state]
+                while link and char not in self.next[link]:
+                    link = fail[link]
+                fail[child] = self.next[link].get(char, 0)
+                queue.append(child)
+            if self.word[state] < 0:
+                self.word[state] = self.word[fail[state]]
+        return fail
+
+
+@lru_cache(maxsize=8)
+def automaton_of(strings: tuple[str, ...]) -> Automaton:
+    """Gives the automaton of these strings; the latest few are kept."""
+    return Automaton(strings)
 
 
 class StopMatcher:
@@ -17,15 +65,13 @@ class StopMatcher:
         self.strings = strings
         self.include = include
         self.matched: str | None = None
-        self._next: list[dict[str, int]] = [{}]
-        self._depth = [0]
-        self._word = [-1]
-        for index, string in enumerate(strings):
-            self._add(string, index)
-        self._fail = self._links()
         self._state = 0
         self._held = ""
-        self._first = re.compile("[" + re.escape("".join(sorted({string[0] for string in strings}))) + "]") if strings else None
+        self._first = None
+        if strings:
+            automaton = automaton_of(strings)
+            self._first = automaton.first
+            self._next, self._depth, self._word, self._fail = automaton.next, automaton.depth, automaton.word, automaton.fail
 
     def feed(self, text: str, *, armed: bool = True) -> str:
         """Gives the text that is safe to show. On a match sets `matched` and gives what stands before it (with it, if included).
@@ -66,31 +112,3 @@ class StopMatcher:
         while state and char not in self._next[state]:
             state = self._fail[state]
         self._state = self._next[state].get(char, 0)
-
-    def _add(self, string: str, index: int) -> None:
-        state = 0
-        for char in string:
-            if char not in self._next[state]:
-                self._next[state][char] = len(self._next)
-                self._next.append({})
-                self._depth.append(self._depth[state] + 1)
-                self._word.append(-1)
-            state = self._next[state][char]
-        if self._word[state] < 0:
-            self._word[state] = index
-
-    def _links(self) -> list[int]:
-        """Failure links in breadth-first order; a state also ends the word that its longest ending suffix ends."""
-        fail = [0] * len(self._next)
-        queue = deque(self._next[0].values())
-        while queue:
-            state = queue.popleft()
-            for char, child in self._next[state].items():
-                link = fail[state]
-                while link and char not in self._next[link]:
-                    link = fail[link]
-                fail[child] = self._next[link].get(char, 0)
-                queue.append(child)
-            if self._word[state] < 0:
-                self._word[state] = self._word[fail[state]]
-        return fail

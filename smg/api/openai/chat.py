@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: body → Job → pipeline → chunks or one answer."""
 
+import asyncio
 from contextlib import aclosing
 from functools import partial
 from typing import cast
@@ -31,10 +32,15 @@ MAX_EFFORT_CHARACTERS = 32
 
 async def chat_completions(http: Request, services: Services) -> Reply | StreamReply:
     """Answers one request."""
-    request = await parsed(await http.body(), parse)
     answer = answer_id(http, "chatcmpl-")
+    timeout_s = services.config.server.request_timeout_s
+
+    def read(body: bytes) -> tuple[ChatRequest, Job]:
+        request = parse(body)
+        return request, to_job(request, http, answer=answer, timeout_s=timeout_s)
+
+    request, job = await parsed(await http.body(), read)
     usage = wants_usage(request)
-    job = to_job(request, http, answer=answer, timeout_s=services.config.server.request_timeout_s)
     head = open_head(request, services, answer=answer, kind="chat.completion.chunk" if request.stream else "chat.completion")
     switches = Switches(
         choices=job.sampling.n,
@@ -50,7 +56,7 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     async with aclosing(services.pipeline.run(job)) as batches:  # type: ignore[type-var]
         async for events in batches:
             whole.feed(events)
-    return Reply(body=whole.body())
+    return Reply(body=await asyncio.to_thread(whole.body) if whole.is_large else whole.body())
 
 
 async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> None:

@@ -10,6 +10,9 @@ from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, T
 
 __all__ = ["ChatWhole"]
 
+# With twenty alternatives each takes some twenty microseconds.
+INLINE_SCORES = 256
+
 
 class _Call:
     """A tool call as it grows."""
@@ -57,6 +60,11 @@ class ChatWhole:
         self._switches = switches
         self._choices = [_Choice() for _ in range(switches.choices)]
         self._usage: Usage | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """True when `body` takes so long that it should not hold the event loop up: each token's scores are objects to be made."""
+        return sum(len(choice.scores) for choice in self._choices) > INLINE_SCORES
 
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events. Raises EngineError for an aborted choice."""

@@ -47,10 +47,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 async def completions(http: Request, services: Services) -> Reply | StreamReply:
     """Answers one request."""
-    request = await parsed(await http.body(), parse)
     answer = answer_id(http, "cmpl-")
+    timeout_s = services.config.server.request_timeout_s
+
+    def read(body: bytes) -> tuple[CompletionRequest, Plan]:
+        request = parse(body)
+        return request, to_jobs(request, http, answer=answer, timeout_s=timeout_s)
+
+    request, plan = await parsed(await http.body(), read)
     usage = wants_usage(request)
-    plan = to_jobs(request, http, answer=answer, timeout_s=services.config.server.request_timeout_s)
     head = open_head(request, services, answer=answer, kind="text_completion")
     parts = await _parts(plan, services)
     if request.stream:
