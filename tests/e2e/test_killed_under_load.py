@@ -25,15 +25,8 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
 
 
-def serving(pid: int) -> bool:
-    """True for a process that listens for HTTP: a data worker."""
-    inodes = {link.readlink().name for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
-    listening = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(f"socket:[{fields[9]}]" in inodes for fields in listening if fields[3] == "0A")
-
-
 def data_workers(gateway: Gateway) -> list[int]:
-    """The processes in which the most CPU time is spent under load: not the control process, which is the first to start."""
+    """All children but the control process, which is the first to start."""
     return children(gateway.child.process.pid)[1:]
 
 
