@@ -64,8 +64,9 @@ cdef class Call:
         self.c.request_size = self.c.request_sent = 0  # an engine that takes no more streams may hold the reset up for long
         self.request = None
         sink, self.sink = self.sink, None
-        nghttp2_submit_rst_stream(self.connection.session, NGHTTP2_FLAG_NONE, self.c.stream_id, NGHTTP2_CANCEL)
-        self.connection._flush()
+        if not self.c.closed:
+            nghttp2_submit_rst_stream(self.connection.session, NGHTTP2_FLAG_NONE, self.c.stream_id, NGHTTP2_CANCEL)
+            self.connection._flush()
         self.connection._settle_soon()
         if sink is not None:
             (<Sink>sink).drop()
@@ -91,8 +92,7 @@ cdef class Connection:
 
     def __cinit__(self, loop, socket, on_close, tls=None):
         self.loop = loop
-        self.socket, self.fd = socket, socket.fileno()
-        self.on_close = on_close
+        self.socket, self.fd, self.on_close = socket, socket.fileno(), on_close
         self.calls = set()
         self.tls_unsent = memoryview(b"")
         if tls is not None:
@@ -276,7 +276,8 @@ cdef class Connection:
                 self._end(call, INTERNAL, "the reader of the answer failed")
                 if not call.c.closed and not self.closed:
                     nghttp2_submit_rst_stream(self.session, NGHTTP2_FLAG_NONE, call.c.stream_id, NGHTTP2_CANCEL)
-        if call.c.closed and call in self.calls:
+                    self._flush()
+        if call.c.closed and not call.c.dirty and call in self.calls:  # a dirty one is on the list anew: it must live until then
             self.calls.discard(call)
             status, text = status_of_call(&call.c)
             self._end(call, status, text)
@@ -304,11 +305,9 @@ cdef class Connection:
         """Ends the calls whose reset has left, and the connection when it has nothing more to say."""
         self.settling = False
         self._wake()
-        if self.closed:
-            pass
-        elif self.fault is not None:
+        if self.fault is not None:
             self._lost(self.fault)
-        elif not nghttp2_session_want_read(self.session) and not nghttp2_session_want_write(self.session):
+        elif not self.closed and not nghttp2_session_want_read(self.session) and not nghttp2_session_want_write(self.session):
             self._lost("the engine left")
 
     def _writable(self):
@@ -394,7 +393,7 @@ cdef class Connection:
         self.socket.close()
         self._wake()
         nghttp2_session_del(self.session)  # before the calls that its streams point to
-        self.session = NULL
+        self.session, self.c.dirty = NULL, NULL
         calls, self.calls = self.calls, set()
         for call in calls:
             self._end(call, UNAVAILABLE, reason)

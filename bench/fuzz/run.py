@@ -98,7 +98,7 @@ def frames_target() -> Target:
         connection = Connection(loop, ours, lambda: lost.append(1))  # type: ignore[arg-type]
         connection.start(lambda: None)
         ends = [0, 0, 0]
-        calls: list[Call] = []
+        calls: dict[int, Call] = {}
         cancelled = [False] * 3
         mood = draw.randrange(8)
 
@@ -106,7 +106,7 @@ def frames_target() -> Target:
             def take(messages: list[bytes]) -> None:
                 if mood == i:
                     cancelled[i] = True
-                    calls[i].cancel()
+                    calls.pop(i).cancel()  # the last reference that is not the connection's
                 elif mood == i + 3:
                     calls[i].pause()
                 elif mood == 6:
@@ -117,7 +117,7 @@ def frames_target() -> Target:
             def end(status: int, text: str) -> None:
                 ends[i] += 1
 
-            calls.append(connection.call(b"/s/m", b"h", [], b"request" * 20, Inbox(take, end), message_limit=5000))
+            calls[i] = connection.call(b"/s/m", b"h", [], b"request" * 20, Inbox(take, end), message_limit=5000)
 
         for i in range(3):
             start(i)

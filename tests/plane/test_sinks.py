@@ -36,6 +36,24 @@ def test_cancel_from_inside_a_wake(run: Run) -> None:
     run(scene())
 
 
+def test_a_call_that_nobody_holds_is_cancelled_from_inside_its_wake(run: Run) -> None:
+    async def scene() -> None:
+        async with line() as it:
+            held: dict[int, Call] = {}
+
+            def start(i: int) -> None:
+                held[i] = it.connection.call(b"/s/m", b"h", [], b"", Inbox(lambda _: held.pop(i).cancel(), lambda *_: None))
+
+            for i in range(200):
+                start(i)
+            await until(lambda: len(it.peer.streams) == 200)
+            it.peer.send(*[head(2 * i + 1) + data(2 * i + 1, message(b"x")) for i in range(200)])
+            await until(lambda: len(it.peer.of(RST_STREAM)) == 200 and it.connection.active == 0)
+            assert not held
+
+    run(scene())
+
+
 def test_start_from_inside_an_end(run: Run) -> None:
     async def scene() -> None:
         async with line() as it:
