@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from smg._ext import ChatSink, FieldTable, StopStrings
 from smg.engine import EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
-from smg.errors import ClientGone, EngineProtocol, EngineTimeout
+from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout
 from smg.pipeline.generation import Aborts
 from smg.pipeline.models import ServedModel
 from smg.types.event import Event, Usage
@@ -110,7 +110,9 @@ class NativeChat:
             self._fail(ClientGone("the client left"))
 
     def _done(self, error: str, status: int, text: str) -> None:
-        if status:
+        if error and status:  # the engine said that it failed
+            self._fail(EngineError(error))
+        elif status:
             self._fail(error_of_call(status, text))
         elif error:
             self._fail(EngineProtocol(error))

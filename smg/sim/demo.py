@@ -205,7 +205,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Turns SIGTERM into what Ctrl-C does."""
+    """Turns a signal into what Ctrl-C does."""
     raise KeyboardInterrupt
 
 
@@ -218,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("smg demo needs the openai package: pip install openai", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)  # a shell starts its background jobs with it ignored
     try:
         with contextlib.ExitStack() as stack:
             url, engines = start(options, stack=stack)

@@ -31,10 +31,13 @@ def test_demo_leaves_nothing_behind(number: signal.Signals) -> None:
     tag = uuid.uuid4().hex
     with subprocess.Popen(COMMAND, env={**os.environ, TAG: tag}, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("Serving"):
-                break
-        process.send_signal(number)
-        process.stdout.read()
+        try:
+            for line in process.stdout:
+                if line.startswith("Serving"):
+                    break
+            process.send_signal(number)
+            process.wait(timeout=30)
+        finally:
+            process.kill()  # does nothing to one that has ended; without it a failure here would wait for ever
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     wait_until(lambda: not running_with_tag(tag), within_s=15, what=f"nothing left behind: {running_with_tag(tag)}")
