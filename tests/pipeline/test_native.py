@@ -13,8 +13,9 @@ from smg.config import Config
 from smg.errors import ClientGone, EngineTimeout, SmgError
 from smg.tokenizer import load_tokenizer
 from smg.types.job import Job, Logprobs, Sampling, Stops
+from tests.engine.drive import until
 from tests.pipeline.fleet import MODEL, PROTOCOLS, Fleet, chat, fleet
-from tests.pipeline.test_run import settled, until
+from tests.pipeline.test_run import settled
 
 HEAD = Head(id="chatcmpl-1", object="chat.completion.chunk", created=1, model="m", system_fingerprint="fp")
 PROSE = 'Zażółć gęślą jaźń, 北京 is a city. 👩‍👩‍👧 "quoted" \\ and\ttabs\n\nthen one two three four five six seven.'

@@ -18,16 +18,8 @@ from smg.errors import (
 )
 from smg.types.event import Content, Started
 from smg.types.job import ChatInput, Constraint, Logprobs, Sampling, Stops, TextInput, TokenInput
+from tests.engine.drive import until
 from tests.pipeline.fleet import PROTOCOLS, Fleet, chat, collect, finish_of, fleet, text_of, usage_of
-
-
-async def until(condition, seconds: float = 5.0) -> float:
-    """Polls until the condition holds; gives how long that took."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, "the condition never came true"
-        await asyncio.sleep(0.001)
-    return time.monotonic() - start
 
 
 async def drain(fleet: Fleet, into: list[object]) -> None:
