@@ -11,6 +11,8 @@ from setuptools.command.sdist import sdist
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
+    "events": [],
+    "machine": [],
     "plane": ["nghttp2"],
     "session": ["nghttp2"],
     "shm": [],

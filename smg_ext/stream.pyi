@@ -1,12 +1,12 @@
 from collections.abc import Callable, Iterable
 
-from smg_ext.sink import Sink
+from smg_ext.machine import Machine
 from smg_ext.text import StopStrings, Vocabulary
 from smg_ext.wire import FieldTable
 
 __all__ = ["ChatSink"]
 
-class ChatSink(Sink):
+class ChatSink(Machine):
     def __init__(
         self,
         table: FieldTable,
@@ -24,13 +24,7 @@ class ChatSink(Sink):
         tail: bytes,
         write: Callable[[bytes], object],
         done: Callable[[str, int, str], object],
+        kept: Iterable[int] = (),
+        prompt_tail: Iterable[int] = (),
+        unary: bool = False,
     ) -> None: ...
-    @property
-    def answered(self) -> bool: ...
-    @property
-    def cut(self) -> bool: ...
-    @property
-    def whole(self) -> bool: ...
-    @property
-    def usage(self) -> tuple[int, int, int]: ...
-    def feed(self, message: bytes) -> None: ...
