@@ -7,6 +7,7 @@ from smg.api.health import health, readiness
 from smg.api.models import list_models, retrieve_model
 from smg.api.openai.chat import chat_completions
 from smg.api.openai.completions import completions
+from smg.api.parse import parse_function_call, parse_reasoning
 from smg.api.tokenize import detokenize, tokenize
 from smg.errors import MethodNotAllowed, NotFound, Unimplemented
 
@@ -36,6 +37,8 @@ ROUTES = (
     Route(method="GET", path="/v1/models/{model}", handler=retrieve_model, public=True),
     Route(method="POST", path="/v1/tokenize", handler=tokenize),
     Route(method="POST", path="/v1/detokenize", handler=detokenize),
+    Route(method="POST", path="/parse/function_call", handler=parse_function_call, surface="parse"),
+    Route(method="POST", path="/parse/reasoning", handler=parse_reasoning, surface="parse"),
     Route(method="GET", path="/health", handler=health, public=True),
     Route(method="GET", path="/liveness", handler=health, public=True),
     Route(method="GET", path="/readiness", handler=readiness, public=True),
@@ -69,8 +72,6 @@ UNBUILT = (
     ("POST", "/start_profile"),
     ("POST", "/stop_profile"),
     ("GET", "/get_loads"),
-    ("POST", "/parse/function_call"),
-    ("POST", "/parse/reasoning"),
     ("GET", "/wasm"),
     ("POST", "/wasm"),
     ("DELETE", "/wasm/{rest}"),

@@ -36,12 +36,16 @@ from smg.parser.build import build, marks, schemas_of, wrote_thoughts
 from smg.parser.detect import detect_reasoning, detect_tool, opens_thinking
 from smg.parser.reasoning import REASONING
 from smg.parser.tool import TOOLS
+from smg.parser.whole import ParseCase, Parsed, ParsedCall, parse
 
 __all__ = [
     "REASONING",
     "TOOLS",
     "Call",
     "CallArguments",
+    "ParseCase",
+    "Parsed",
+    "ParsedCall",
     "Parser",
     "Piece",
     "Text",
@@ -51,6 +55,7 @@ __all__ = [
     "detect_tool",
     "marks",
     "opens_thinking",
+    "parse",
     "schemas_of",
     "wrote_thoughts",
 ]

@@ -19,15 +19,33 @@ TOKEN = re.compile(r"<[^<>]+>|\[[A-Z/_]+\]")
 NONE = ("", "none", "passthrough")
 
 
+class EveryName(dict[str, JsonObject]):
+    """Schemas of tools where any name may be one: who asks gave an output, and not the tools it was made with."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+
 def build(
-    *, reasoning: str | None, tool: str | None, tools: Iterable[JsonObject] = (), in_think: bool = False, named: str | None = None
+    *,
+    reasoning: str | None,
+    tool: str | None,
+    tools: Iterable[JsonObject] = (),
+    in_think: bool = False,
+    named: str | None = None,
+    any_tool: bool = False,
 ) -> Parser | None:
     """Gives a new parser, or None when the output is plain text: no reasoning family, and no tool family or no tools.
 
-    `in_think`: the prompt opened the thinking block. `named`: after thinking the output is the bare arguments of that tool.
-    Raises KeyError for a name that is not registered.
+    `in_think`: the prompt opened the thinking block. `named`: after thinking the output is the bare arguments of that tool. `any_tool`:
+    names that are not in `tools` are tools too. Raises KeyError for a name that is not registered.
     """
     schemas = schemas_of(tools)
+    if any_tool:
+        schemas = EveryName(schemas)
     think = _reasoning(reasoning)
     calls = _tool(tool)
     if named:

@@ -52,13 +52,13 @@ class Parsed(Struct, kw_only=True):
     finish_reason: str
 
 
-def parse(case: ParseCase, *, show: Callable[[Event], None] | None = None) -> Parsed:
-    """Gives the result of one case; `show` is called with each event. Raises KeyError for a parser that is not registered."""
+def parse(case: ParseCase, *, show: Callable[[Event], None] | None = None, any_tool: bool = False) -> Parsed:
+    """Gives the result of one case; `show` is called with each event. `any_tool`: see `build`. Raises KeyError for an unknown parser."""
     result = Parsed(content=None, reasoning=None, tool_calls=[], finish_reason="stop")
     texts: list[str] = []
     thoughts: list[str] = []
     arguments: list[list[str]] = []
-    for event in events(case):
+    for event in events(case, any_tool=any_tool):
         if show is not None:
             show(event)
         match event:
@@ -80,7 +80,7 @@ def parse(case: ParseCase, *, show: Callable[[Event], None] | None = None) -> Pa
     return result
 
 
-def events(case: ParseCase) -> Iterator[Event]:
+def events(case: ParseCase, *, any_tool: bool = False) -> Iterator[Event]:
     """Gives the events of one case in order; the last is `Finished`."""
     tools = cast("tuple[JsonObject, ...]", case.tools or ())
     tool = case.tool_parser or (COMMON_TOOL_PARSER if tools else None)
@@ -89,7 +89,7 @@ def events(case: ParseCase) -> Iterator[Event]:
     in_think = case.prompt_opened_reasoning
     if in_think is None:
         in_think = wrote_thoughts("".join(deltas), reasoning)
-    parser = build(reasoning=reasoning, tool=tool, tools=tools, in_think=in_think)
+    parser = build(reasoning=reasoning, tool=tool, tools=tools, in_think=in_think, any_tool=any_tool)
     called = False
     for delta in deltas:
         for piece in parser.feed(delta) if parser is not None else [Text(delta)] if delta else []:
