@@ -25,6 +25,7 @@ SmgError                        500 internal_error
 │   ├─ EngineUnavailable        503 engine_unavailable   not reachable, or it went away
 │   ├─ EngineTimeout            504 engine_timeout
 │   └─ EngineProtocol           502 engine_protocol      it broke its own protocol
+├─ OutputInvalid                502 output_invalid       the output does not fit the schema that the client wants checked
 ├─ NoEngine                     503 no_engine            no engine is ready for that model
 ├─ Draining                     503 draining
 └─ Unimplemented                501 not_implemented
@@ -50,6 +51,7 @@ __all__ = [
     "ModelNotFound",
     "NoEngine",
     "NotFound",
+    "OutputInvalid",
     "QueueTimeout",
     "RateLimited",
     "RequestError",
@@ -247,6 +249,13 @@ class EngineProtocol(EngineError):
     """The engine's stream broke its own rules, such as an end without a closing message."""
 
     code = "engine_protocol"
+
+
+class OutputInvalid(SmgError):
+    """The model's output does not fit its schema, and the client asked to be told (`x-smg-validate`)."""
+
+    status = 502
+    code = "output_invalid"
 
 
 class NoEngine(SmgError):

@@ -49,6 +49,7 @@ TABLE = {
     "not_implemented": ErrorKind(501, "not_implemented_error"),
     "engine_error": ErrorKind(502, "server_error"),
     "engine_protocol": ErrorKind(502, "server_error"),
+    "output_invalid": ErrorKind(502, "server_error"),
     "engine_unavailable": ErrorKind(503, "service_unavailable_error"),
     "no_engine": ErrorKind(503, "service_unavailable_error"),
     "draining": ErrorKind(503, "service_unavailable_error"),
