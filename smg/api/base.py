@@ -13,6 +13,7 @@ from smg.config import Config
 from smg.errors import ClientGone
 
 if TYPE_CHECKING:
+    from smg.api.openai.chat_request import ChatReader
     from smg.pipeline import ModelDirectory, Pipeline
     from smg.worker import EnginePool, WorkerView
 
@@ -77,6 +78,7 @@ class Services(Struct, kw_only=True):
     models: "ModelDirectory"
     view: "WorkerView"
     pool: "EnginePool"
+    chats: "ChatReader"
     draining: bool = False
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from smg.api.base import Reply, Request, Services
 from smg.api.decode import check_depth, decode, parsed
-from smg.api.openai.chat import template_kwargs
+from smg.api.openai.chat_request import template_kwargs
 from smg.api.openai.messages import checked_messages
 from smg.api.openai.tools import checked_tools
 from smg.errors import InvalidValue

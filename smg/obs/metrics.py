@@ -112,13 +112,19 @@ class HttpObserver:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._labels: dict[tuple[str, str, int], tuple[tuple[str, str], tuple[str, str, str]]] = {}
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Takes one finished request; `path` is a route's template."""
-        method = method if method in METHODS else "OTHER"
-        self._meter.add("smg_http_requests_total", (method, path))
-        self._meter.add("smg_http_responses_total", (path, str(status), ""))
-        self._meter.observe("smg_http_request_duration_seconds", (method, path), seconds)
+        labels = self._labels.get((method, path, status))
+        if labels is None:
+            known = method if method in METHODS else "OTHER"
+            labels = (known, path), (path, str(status), "")
+            if known == method:
+                self._labels[method, path, status] = labels
+        self._meter.add("smg_http_requests_total", labels[0])
+        self._meter.add("smg_http_responses_total", labels[1])
+        self._meter.observe("smg_http_request_duration_seconds", labels[0], seconds)
 
 
 def series_key(name: str, values: tuple[str, ...]) -> bytes:

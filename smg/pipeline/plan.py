@@ -11,6 +11,10 @@ from smg.types.job import Constraint, Job, Sampling
 
 __all__ = ["engine_request", "resolve_sampling"]
 
+BASES = 256
+# By the identity of a model's defaults, which the entry keeps alive.
+_BASES: dict[tuple[int, str], tuple[Sampling, ResolvedSampling]] = {}
+
 
 class EngineDefaults(Struct, frozen=True):
     """The sampling defaults that an engine sends as JSON; other keys are ignored."""
@@ -49,16 +53,13 @@ def resolve_sampling(job: Job, *, model: ServedModel, prompt: Prompt, info: Mode
 
     Raises ContextExceeded when prompt and max_tokens do not fit together; without max_tokens the rest of the context is asked for.
     """
-    asked, neutral = job.sampling, ResolvedSampling()
-    sources: tuple[Sampling | EngineDefaults, ...] = (asked, model.folder.sampling_defaults, _engine_defaults(info))
-
-    def first(name: str) -> object:
-        values = (getattr(source, name) for source in sources)
-        return next((value for value in values if value is not UNSET), getattr(neutral, name))
-
-    filled = {name: first(name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    asked, base = job.sampling, _base(model.folder.sampling_defaults, info.default_sampling_json)
     return ResolvedSampling(
-        **filled,  # type: ignore[arg-type]  # each field's type is the same in every source
+        temperature=base.temperature if asked.temperature is UNSET else asked.temperature,
+        top_p=base.top_p if asked.top_p is UNSET else asked.top_p,
+        top_k=base.top_k if asked.top_k is UNSET else asked.top_k,
+        min_p=base.min_p if asked.min_p is UNSET else asked.min_p,
+        repetition_penalty=base.repetition_penalty if asked.repetition_penalty is UNSET else asked.repetition_penalty,
         frequency_penalty=0.0 if asked.frequency_penalty is UNSET else asked.frequency_penalty,
         presence_penalty=0.0 if asked.presence_penalty is UNSET else asked.presence_penalty,
         seed=None if asked.seed is UNSET else asked.seed,
@@ -70,6 +71,24 @@ def resolve_sampling(job: Job, *, model: ServedModel, prompt: Prompt, info: Mode
     )
 
 
+def _base(model: Sampling, engine_json: str) -> ResolvedSampling:
+    """What applies where a client says nothing: it changes with the model and the engine, not with the request, so it is kept."""
+    known = _BASES.get((id(model), engine_json))
+    if known is not None and known[0] is model:
+        return known[1]
+    sources = (model, _engine_defaults(engine_json))
+    filled = {}
+    for name in EngineDefaults.__struct_fields__:
+        values = [value for source in sources if (value := getattr(source, name)) is not UNSET]
+        if values:
+            filled[name] = values[0]
+    base = ResolvedSampling(**filled)
+    while len(_BASES) >= BASES:
+        _BASES.pop(next(iter(_BASES)))
+    _BASES[id(model), engine_json] = model, base
+    return base
+
+
 def _max_tokens(asked: Sampling, *, room: int | None) -> int | None:
     if asked.max_tokens is UNSET:
         return room
@@ -78,10 +97,10 @@ def _max_tokens(asked: Sampling, *, room: int | None) -> int | None:
     return asked.max_tokens
 
 
-def _engine_defaults(info: ModelInfo) -> EngineDefaults:
-    if not info.default_sampling_json:
+def _engine_defaults(text: str) -> EngineDefaults:
+    if not text:
         return EngineDefaults()
     try:
-        return msgspec.json.decode(info.default_sampling_json, type=EngineDefaults)
+        return msgspec.json.decode(text, type=EngineDefaults)
     except msgspec.DecodeError:
         return EngineDefaults()

@@ -4,7 +4,7 @@ Granian calls it once a request, each in a task of its own. Handlers raise SmgEr
 """
 
 import asyncio
-import time
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from smg.api.base import Services
@@ -55,19 +55,24 @@ class App:
         """Returns when no request is being answered."""
         await self._idle.wait()
 
-    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
-        """Answers one request."""
-        if scope.proto != "http":
-            protocol.close(501)
-            return
-        started = time.monotonic()
-        exchange = Exchange(self, scope, protocol, received_s=started)
+    def __rsgi__(self, scope: Any, protocol: Any) -> Awaitable[None]:
+        """Answers one request. No coroutine of its own: each one on the way is gone through again at every token's wake-up."""
+        return Exchange(self, scope, protocol).run() if scope.proto == "http" else _refuse(protocol)
+
+    def enter(self) -> None:
+        """Counts a request in."""
         self.inflight += 1
-        self._idle.clear()
-        try:
-            await exchange.run()
-        finally:
-            self.inflight -= 1
-            if not self.inflight:
-                self._idle.set()
-            self.observer.observe(exchange.method, exchange.template, exchange.status, time.monotonic() - started)
+        if self.inflight == 1:
+            self._idle.clear()
+
+    def leave(self, method: str, template: str, status: int, seconds: float) -> None:
+        """Counts it out."""
+        self.inflight -= 1
+        if not self.inflight:
+            self._idle.set()
+        self.observer.observe(method, template, status, seconds)
+
+
+async def _refuse(protocol: Any) -> None:
+    """Closes what is no HTTP: WebSockets are not served yet."""
+    protocol.close(501)

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -52,7 +52,7 @@ class Application(Protocol):
 
     draining: bool
 
-    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+    def __rsgi__(self, scope: Any, protocol: Any) -> Awaitable[None]:
         """Answers one request."""
 
     async def drained(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -50,9 +51,9 @@ class DataApplication:
     def draining(self, value: bool) -> None:
         self._app.draining = value
 
-    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+    def __rsgi__(self, scope: Any, protocol: Any) -> Awaitable[None]:
         """Answers one request."""
-        await self._app.__rsgi__(scope, protocol)
+        return self._app.__rsgi__(scope, protocol)
 
     async def drained(self) -> None:
         """Returns when no request is being answered."""

@@ -1,12 +1,14 @@
 """One request and its response, from the first header to the last byte. Made by `smg.server.app`, one a request.
 
 Everything runs in the request's own task: a client that leaves, or a deadline that passes, cancels that task, which closes the handler and
-whatever it had open. Silence is filled from timer callbacks, so that no further task is needed for it.
+whatever it had open. All that depends on time hangs on one timer, whose first tick most short requests do not live to see.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, cast
 
 from smg.api.base import Reply, Request, StreamReply
 from smg.api.errors import error_reply, internal_error, stream_error
@@ -23,7 +25,7 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger(__name__)
 
-# Most requests that can be short are over by then, and are spared a second task.
+# Most requests that can be short are over by then, and are spared the watch.
 WATCH_AFTER_S = 0.02
 # A stream's head is held back for this long at most, so that an early error can still have its own status.
 HEAD_AFTER_S = 1.0
@@ -32,49 +34,49 @@ HEAD_AFTER_S = 1.0
 class Exchange:
     """`status` and `template` are for the observer: what was told to the client, and the path of the route."""
 
-    def __init__(self, app: "App", scope: Any, protocol: Any, *, received_s: float) -> None:
+    def __init__(self, app: "App", scope: Any, protocol: Any) -> None:
+        config = app.services.config.server
         self.method: str = scope.method
         self.template = "unmatched"
         self.status = 500
         self._app = app
         self._scope = scope
         self._protocol = protocol
-        self._received_s = received_s
-        self._config = app.services.config.server
+        self._config = config
+        self._received_s = time.monotonic()
         self._surface = "openai"
-        self._request_id, self._own_id = choose_request_id(scope.headers, self._config.request_id_headers, prefix="req-")
+        self._request_id, self._own_id = choose_request_id(scope.headers, config.request_id_headers, prefix="req-")
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = asyncio.current_task()
-        self._watcher: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Future[None] | None = None
         self._cancelled_by: SmgError | None = None
+        self._reply: StreamReply | None = None
         self._stream: Stream | None = None
-        self._written_s = 0.0
+        self._opened_s = self._written_s = 0.0
 
     async def run(self) -> None:
         """Answers the request, whatever happens."""
-        watch = self._loop.call_later(WATCH_AFTER_S, self._watch)
-        expiry = self._loop.call_later(self._config.request_timeout_s, self._leave, EngineTimeout("the request took too long"))
+        self._task = asyncio.current_task(self._loop)
+        self._timer = self._loop.call_later(min(WATCH_AFTER_S, self._config.request_timeout_s), self._tick)
+        self._app.enter()
         try:
-            reply = await self._guarded()
+            try:
+                reply = await self._answer()
+            except (Exception, asyncio.CancelledError) as error:
+                reply = error_reply(self._told(error), surface=self._surface)
             if isinstance(reply, StreamReply):
                 await self._send_stream(reply)
             else:
                 self._send(reply)
         finally:
-            watch.cancel()
-            expiry.cancel()
-            if self._watcher:
+            self._timer.cancel()
+            if self._watcher is not None:
                 self._watcher.cancel()
             # An error's traceback can keep this object alive for a while, and the body's socket with it.
             self._protocol = self._task = None
+            self._app.leave(self.method, self.template, self.status, time.monotonic() - self._received_s)
 
-    async def _guarded(self) -> Reply | StreamReply:
-        try:
-            return await self._answer()
-        except (Exception, asyncio.CancelledError) as error:
-            return error_reply(self._told(error), surface=self._surface)
-
-    async def _answer(self) -> Reply | StreamReply:
+    def _answer(self) -> Awaitable[Reply | StreamReply]:
         path: str = self._scope.path
         if self.method == "OPTIONS":
             return self._options(path)
@@ -94,7 +96,7 @@ class Exchange:
             params=params,
             own_id=self._own_id,
         )
-        return await route.handler(http, self._app.services)
+        return route.handler(http, self._app.services)
 
     def _enter(self, route: Route) -> None:
         self.template = route.path
@@ -102,12 +104,12 @@ class Exchange:
         if self._own_id:
             self._request_id = route.id_prefix + self._request_id.removeprefix("req-")
 
-    def _options(self, path: str) -> Reply:
+    async def _options(self, path: str) -> Reply:
         methods = ", ".join(self._app.routes.methods(path))
         return Reply(status=204, headers=(("allow", methods), *self._app.cors.preflight(self._scope.headers, methods=methods)))
 
-    async def _body(self) -> bytes:
-        return await read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes)
+    def _body(self) -> Awaitable[bytes]:
+        return read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes)
 
     def _headers(self, headers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
         return [*headers, ("x-request-id", self._request_id), *self._app.cors.headers(self._scope.headers)]
@@ -121,30 +123,48 @@ class Exchange:
 
     async def _send_stream(self, reply: StreamReply) -> None:
         self.status = reply.status
-        self._timer = self._loop.call_later(min(HEAD_AFTER_S, self._config.keepalive_interval_s), self._beat, reply)
+        self._reply = reply
+        self._opened_s = self._loop.time()
+        if self._watcher is not None:  # else the first tick is still to come
+            self._timer.cancel()
+            self._tick()
         try:
-            await reply.pump(lambda chunk: self._write(chunk, reply))
+            await reply.pump(self._write)
         except (Exception, asyncio.CancelledError) as error:
             self._fail(self._told(error))
         finally:
-            self._timer.cancel()
-            if self._stream:
+            if self._stream is not None:
                 self._stream.close()
 
-    def _write(self, chunk: bytes, reply: StreamReply) -> bool:
+    def _write(self, chunk: bytes) -> bool:
         if self._stream is None:
+            reply = cast(StreamReply, self._reply)
             self._stream = open_stream(self._protocol, status=reply.status, headers=self._headers(reply.headers))
         self._written_s = self._loop.time()
         return self._stream.write(chunk)
 
-    def _beat(self, reply: StreamReply) -> None:
-        """Fills silence: sends the head if nothing was sent yet, else a comment when the last write is an interval ago."""
+    def _tick(self) -> None:
+        """The one timer of a request: watches for the client's leaving, ends the request at its deadline, fills the silence of a stream."""
+        now = self._loop.time()
+        if self._watcher is None:
+            self._watcher = asyncio.ensure_future(self._protocol.client_disconnect())
+            self._watcher.add_done_callback(self._client_left)
+        wait = self._received_s + self._config.request_timeout_s - time.monotonic()
+        if wait <= 0:
+            self._leave(EngineTimeout("the request took too long"))
+            return
+        if self._reply is not None:
+            wait = min(wait, self._beat(now))
+        self._timer = self._loop.call_later(wait, self._tick)
+
+    def _beat(self, now: float) -> float:
+        """Sends the head if nothing was sent yet, else a comment when the last write is an interval ago; gives seconds to the next look."""
         interval = self._config.keepalive_interval_s
-        quiet = self._loop.time() - self._written_s
-        if self._stream is None or quiet >= interval:
-            self._write(KEEP_ALIVE, reply)
-            quiet = 0.0
-        self._timer = self._loop.call_later(interval - quiet, self._beat, reply)
+        quiet_since, allowed = (self._written_s, interval) if self._stream else (self._opened_s, min(HEAD_AFTER_S, interval))
+        if now - quiet_since < allowed:
+            return quiet_since + allowed - now
+        self._write(KEEP_ALIVE)
+        return interval
 
     def _fail(self, error: SmgError) -> None:
         if self._stream is None:
@@ -153,12 +173,9 @@ class Exchange:
             self.status = error.status
             self._stream.write(stream_error(error, surface=self._surface))
 
-    def _watch(self) -> None:
-        self._watcher = self._loop.create_task(self._wait_for_client())
-
-    async def _wait_for_client(self) -> None:
-        await self._protocol.client_disconnect()
-        self._leave(ClientGone("the client left"))
+    def _client_left(self, watcher: "asyncio.Future[None]") -> None:
+        if not watcher.cancelled():
+            self._leave(ClientGone("the client left"))
 
     def _leave(self, reason: SmgError) -> None:
         if self._cancelled_by is None and self._task is not None:

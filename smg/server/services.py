@@ -3,6 +3,7 @@
 import time
 
 from smg.api.base import Services
+from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
 from smg.obs.metrics import Meter
 from smg.pipeline import ModelDirectory, Pipeline
@@ -17,7 +18,7 @@ async def build(config: Config, view: WorkerView, *, meter: Meter) -> Services:
     models = ModelDirectory(config, view, created=int(time.time()))
     pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
     await models.preload()
-    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool)
+    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=ChatReader())
 
 
 async def close(services: Services) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import msgspec
 
 from smg.api.base import Handler, Reply, Request, Services, StreamReply
+from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
 from smg.errors import ClientGone, ModelNotFound
 from smg.types.event import Content, Event, Finished, Started, Usage
@@ -93,7 +94,9 @@ class FakeView:
 
 def services(pipeline: FakePipeline | None = None, config: Config | None = None) -> Services:
     """The services of a data worker, all fake."""
-    return Services(config=config or Config(), pipeline=pipeline or FakePipeline(), models=FakeModels(), view=FakeView(), pool=None)
+    return Services(
+        config=config or Config(), pipeline=pipeline or FakePipeline(), models=FakeModels(), view=FakeView(), pool=None, chats=ChatReader()
+    )
 
 
 def request(body: object, *, headers: dict[str, str] | None = None, own_id: bool = True, params: dict[str, str] | None = None) -> Request:

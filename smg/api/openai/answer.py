@@ -41,9 +41,9 @@ def answer_id(http: Request, prefix: str) -> str:
     return http.request_id if http.own_id else prefix + secrets.token_hex(12)
 
 
-def open_head(request: GenerationFields, services: Services, *, answer: str, kind: str) -> Head:
-    """Gives the head. The model is named as the client named it."""
-    model = request.model or services.models.resolve("")
+def open_head(model: str, services: Services, *, answer: str, kind: str) -> Head:
+    """Gives the head. The model is named as the client named it; an empty name means the only model there is."""
+    model = model or services.models.resolve("")
     return Head(id=answer, object=kind, created=int(time.time()), model=model, system_fingerprint=_fingerprint(model))
 
 

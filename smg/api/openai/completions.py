@@ -56,7 +56,7 @@ async def completions(http: Request, services: Services) -> Reply | StreamReply:
 
     request, plan = await parsed(await http.body(), read)
     usage = wants_usage(request)
-    head = open_head(request, services, answer=answer, kind="text_completion")
+    head = open_head(request.model or "", services, answer=answer, kind="text_completion")
     parts = await _parts(plan, services)
     if request.stream:
         return StreamReply(pump=pumped(_chunks(plan, services, parts, CompletionStream(head, usage=usage), usage=usage)), surface="openai")
@@ -131,13 +131,13 @@ def to_jobs(request: CompletionRequest, http: Request, *, answer: str, timeout_s
 
 def _job(request: CompletionRequest, http: Request, *, answer: str, timeout_s: float, source: TextInput | TokenInput) -> Job:
     return Job(
-        request_id=job_id(request, http, answer),
+        request_id=job_id(request.rid, request.request_id, http=http, answer=answer),
         surface="openai.completions",
         model=model_name(request),
         input=source,
         stops=stops(request),
         constraint=constraint(request),
-        routing=routing(request, http),
+        routing=routing(http, user=request.user, priority=request.priority or 0),
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         stream=bool(request.stream),

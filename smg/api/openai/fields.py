@@ -91,25 +91,21 @@ def stops(request: GenerationFields) -> Stops:
     return Stops(strings=tuple(strings), token_ids=tuple(ids), include_in_output=include)
 
 
-def routing(request: GenerationFields, http: Request) -> Routing:
+def routing(http: Request, *, user: str | None, priority: int) -> Routing:
     """Gives what headers and body say about where the request should go."""
-    return Routing(
-        target_worker=http.headers.get("x-smg-target-worker"),
-        key=http.headers.get("x-smg-routing-key"),
-        user=request.user,
-        priority=request.priority or 0,
-    )
+    headers = http.headers
+    return Routing(target_worker=headers.get("x-smg-target-worker"), key=headers.get("x-smg-routing-key"), user=user, priority=priority)
 
 
-def job_id(request: GenerationFields, http: Request, answer_id: str) -> str:
+def job_id(rid: str | None, request_id: str | None, *, http: Request, answer: str) -> str:
     """Gives the id under which an engine knows the request. Unique whatever clients send, or one client could abort another's request."""
-    asked = request.rid or request.request_id
+    asked = rid or request_id
     if asked and (len(asked) > MAX_ID_CHARACTERS or not asked.isprintable()):
-        name = "rid" if request.rid else "request_id"
+        name = "rid" if rid else "request_id"
         raise InvalidValue(f"{name} must have at most {MAX_ID_CHARACTERS} printable characters", param=name)
     if not asked and http.own_id:
-        return answer_id
-    return f"{asked or http.request_id}-{answer_id}"
+        return answer
+    return f"{asked or http.request_id}-{answer}"
 
 
 def deadline(http: Request, *, timeout_s: float) -> float:

@@ -21,6 +21,7 @@ from smg.types.openai.chat import (
 __all__ = ["checked_messages"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+PLAIN = ROLES[:4]
 MAX_MESSAGES = 1 << 15
 PARTS = ("text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file")
 
@@ -31,11 +32,25 @@ def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...
         raise InvalidValue("messages must not be empty", param="messages")
     if len(messages) > MAX_MESSAGES:
         raise InvalidValue(f"messages may have at most {MAX_MESSAGES} entries, not {len(messages)}", param="messages")
-    for i, raw in enumerate(messages):
-        _check_names(raw, at=f"messages[{i}]")
-    for i, message in enumerate(convert({"messages": messages}, Messages).messages):
-        _check_message(message, at=f"messages[{i}]")
+    odd = [i for i, message in enumerate(messages) if not _is_plain(message)]
+    if odd:
+        for i in odd:
+            _check_names(messages[i], at=f"messages[{i}]")
+        for i, typed in zip(odd, _typed(messages, odd), strict=True):
+            _check_message(typed, at=f"messages[{i}]")
     return cast(tuple[JsonObject, ...], tuple(messages))
+
+
+def _is_plain(message: dict[str, object]) -> bool:
+    """True for a role and a text and nothing else: most messages, and nothing in them needs a look."""
+    return len(message) == 2 and type(message.get("content")) is str and message.get("role") in PLAIN
+
+
+def _typed(messages: list[dict[str, object]], odd: list[int]) -> list[Message]:
+    try:
+        return convert({"messages": [messages[i] for i in odd]}, Messages).messages
+    except InvalidValue:  # the place that is told has to be the client's
+        return convert({"messages": messages}, Messages).messages
 
 
 def _check_names(raw: dict[str, object], *, at: str) -> None:

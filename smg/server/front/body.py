@@ -50,13 +50,13 @@ class Body:
         """Gives all of what was not read yet, once it is complete. Raises what `fail` was given."""
         while not self.complete:
             await self._more(everything=True)
-        return self._take()
+        return self.take()
 
     async def read_some(self) -> bytes:
         """Gives what is there, and waits if that is nothing; empty at the end. Raises what `fail` was given."""
         while not self._data and not self.complete:
             await self._more(everything=False)
-        return self._take()
+        return self.take()
 
     async def _more(self, *, everything: bool) -> None:
         if self._error is not None:
@@ -69,7 +69,8 @@ class Body:
         finally:
             self._waiter = None
 
-    def _take(self) -> bytes:
+    def take(self) -> bytes:
+        """Gives what waits, without waiting."""
         if not self._data:
             return b""
         data = bytes(self._data)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from smg.api.errors import internal_error
@@ -29,7 +30,7 @@ TLS_SHUTDOWN_S = 1.0
 class Application(Protocol):
     """What is served: `smg.server.app.App`, or anything else that speaks RSGI."""
 
-    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+    def __rsgi__(self, scope: Any, protocol: Any) -> Awaitable[None]:
         """Answers one request."""
 
 

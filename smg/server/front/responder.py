@@ -67,6 +67,10 @@ class Responder:
         self._ask_for_body()
         return self.body.read_all()
 
+    def arrived(self) -> bytes | None:
+        """Gives the whole body if it is here already; None means that it has to be waited for."""
+        return self.body.take() if self.body.complete else None
+
     def __aiter__(self) -> "Responder":
         return self
 

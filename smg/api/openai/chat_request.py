@@ -1,0 +1,238 @@
+"""The body of a chat completion → what was asked, as a `Job`. Called by chat.py.
+
+A client's requests differ in their messages; the rest (model, parameters, tools) it sends again each time. That rest is checked once and
+remembered by its bytes: the checks of some sixty fields would cost more than all other work on a short request.
+"""
+
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from smg.api.base import Request
+from smg.api.decode import check_depth, decode
+from smg.api.openai.answer import wants_usage
+from smg.api.openai.chat_switches import Switches
+from smg.api.openai.constraints import constraint
+from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, model_name, routing, sampling, stops
+from smg.api.openai.messages import checked_messages
+from smg.api.openai.refusals import refuse_unbuilt
+from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tools
+from smg.errors import InvalidValue, Unimplemented
+from smg.types.job import ChatInput, Constraint, Job, Logprobs, Sampling, Stops
+from smg.types.json import JsonObject
+from smg.types.openai.chat import ChatRequest
+
+__all__ = ["ChatReader", "Settings", "parse", "settings_of", "template_kwargs", "to_job"]
+
+DECODER = msgspec.json.Decoder(ChatRequest)
+
+MAX_EFFORT_CHARACTERS = 32
+# Bytes of remembered settings: in all, and of one client's. As objects they take up to twenty times that.
+REMEMBERED_BYTES = 1 << 21
+LONGEST_BYTES = 1 << 18
+# Above this a body is mostly messages, and reading it twice would cost more than the checks.
+SMALL_BYTES = 1 << 20
+# May differ in each request of a client: what it calls itself and its request, all texts, and what has no effect.
+NAMES = ("user", "rid", "request_id")
+NAMES_AND_UNREAD = frozenset({*NAMES, "metadata", "prediction", "prompt_cache_key", "safety_identifier"})
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All of a checked request but its messages and who asks. Shared between requests, so nobody may change what it holds."""
+
+    model: str
+    chat: ChatInput  # without messages
+    sampling: Sampling
+    stops: Stops
+    logprobs: Logprobs
+    constraint: Constraint | None
+    skip_special_tokens: bool
+    spaces_between_special_tokens: bool
+    priority: int
+    stream: bool
+    switches: Switches
+
+
+class Names(Struct, frozen=True):
+    """What a client calls itself and its request."""
+
+    user: str | None = None
+    rid: str | None = None
+    request_id: str | None = None
+
+
+NOBODY = Names()
+
+
+class ChatReader:
+    """Reads bodies; used from any thread. `hits` and `misses` count how often the settings were known."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Settings] = {}
+        self._bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def read(self, body: bytes, http: Request, *, answer: str, timeout_s: float) -> tuple[Settings, Job]:
+        """Gives settings and job. Raises InvalidJson, InvalidValue naming the parameter, Unimplemented for what SMG does not do."""
+        messages, names, key = _divided(body)
+        settings = self._known.get(key) if key else None
+        if settings is None:
+            self.misses += 1
+            request = parse(body)
+            settings = settings_of(request)
+            messages, names = request.messages, Names(request.user, request.rid, request.request_id)
+            self._remember(key, settings)
+        else:
+            self.hits += 1
+            check_depth(messages, body=body, at="the body")
+        return settings, to_job(settings, http, messages=messages, names=names, answer=answer, timeout_s=timeout_s)
+
+    def _remember(self, key: bytes, settings: Settings) -> None:
+        """Keeps the settings; what is over the bound makes room for all that comes. Dicts are safe to share between threads."""
+        if not 0 < len(key) <= LONGEST_BYTES:
+            return
+        self._bytes += len(key)
+        if self._bytes > REMEMBERED_BYTES:
+            self._known = {}
+            self._bytes = len(key)
+        self._known[key] = settings
+
+
+def _divided(body: bytes) -> tuple[list[dict[str, object]], Names, bytes]:
+    """Gives messages, names and the bytes of all else; no bytes for a body that only the typed decoder can judge."""
+    try:
+        fields = msgspec.json.decode(body) if len(body) <= SMALL_BYTES else None
+    except (msgspec.DecodeError, RecursionError):
+        fields = None
+    if type(fields) is not dict:
+        return [], NOBODY, b""
+    messages, names = fields.pop("messages", None), NOBODY
+    if type(messages) is not list or not all([type(message) is dict for message in messages]):
+        return [], names, b""
+    if not NAMES_AND_UNREAD.isdisjoint(fields):
+        given = [fields.get(name) for name in NAMES]
+        if not all([value is None or type(value) is str for value in given]):
+            return [], names, b""
+        names = Names(*given)
+        fields = {name: value for name, value in fields.items() if name not in NAMES_AND_UNREAD}
+    return messages, names, msgspec.json.encode(fields)
+
+
+def parse(body: bytes) -> ChatRequest:
+    """Gives the typed request. Raises InvalidJson, InvalidValue; what needs a look at values is checked by `settings_of`."""
+    request = decode(body, DECODER)
+    check_depth([request.messages, request.tools, request.documents, request.chat_template_kwargs], body=body, at="the body")
+    return request
+
+
+def settings_of(request: ChatRequest) -> Settings:
+    """Checks all but the messages. Raises InvalidValue naming the parameter, Unimplemented for what SMG does not do."""
+    refuse_unbuilt(request)
+    if request.echo:
+        raise Unimplemented("echo is not supported on chat completions", param="echo")
+    if request.modalities is not None and request.modalities != ["text"]:
+        raise Unimplemented("modalities other than text are not supported", param="modalities")
+    max_tokens = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    check_range("max_completion_tokens", request.max_completion_tokens, low=1, high=MAX_TOKENS)
+    check_range("max_tokens", request.max_tokens, low=1, high=MAX_TOKENS)
+    chat, asked, logprobs = _chat(request), sampling(request, max_tokens=max_tokens), _logprobs(request)
+    return Settings(
+        model=model_name(request),
+        chat=chat,
+        sampling=asked,
+        stops=stops(request),
+        logprobs=logprobs,
+        constraint=constraint(request),
+        skip_special_tokens=request.skip_special_tokens is not False,
+        spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
+        priority=request.priority or 0,
+        stream=bool(request.stream),
+        switches=Switches(
+            choices=asked.n,
+            usage=wants_usage(request),
+            logprobs=logprobs.output is not None,
+            reasoning=request.include_reasoning is not False,
+            named_choice=chat.tool_choice not in MODES,
+            legacy=request.functions is not None,
+        ),
+    )
+
+
+def to_job(settings: Settings, http: Request, *, messages: list[dict[str, object]], names: Names, answer: str, timeout_s: float) -> Job:
+    """Gives the neutral job. Raises InvalidValue for messages or names that are not valid."""
+    chat = settings.chat
+    return Job(
+        request_id=job_id(names.rid, names.request_id, http=http, answer=answer),
+        surface="openai.chat",
+        model=settings.model,
+        input=ChatInput(
+            messages=checked_messages(messages),
+            tools=chat.tools,
+            tool_choice=chat.tool_choice,
+            parallel_tool_calls=chat.parallel_tool_calls,
+            documents=chat.documents,
+            template_kwargs=chat.template_kwargs,
+            chat_template=chat.chat_template,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            add_special_tokens=chat.add_special_tokens,
+            separate_reasoning=chat.separate_reasoning,
+            stream_reasoning=chat.stream_reasoning,
+        ),
+        sampling=settings.sampling,
+        stops=settings.stops,
+        logprobs=settings.logprobs,
+        constraint=settings.constraint,
+        routing=routing(http, user=names.user, priority=settings.priority),
+        skip_special_tokens=settings.skip_special_tokens,
+        spaces_between_special_tokens=settings.spaces_between_special_tokens,
+        stream=settings.stream,
+        deadline_s=deadline(http, timeout_s=timeout_s),
+    )
+
+
+def template_kwargs(given: dict[str, object] | None, effort: str | None) -> JsonObject:
+    """Gives the template's variables: the client's own, then reasoning_effort, which the template room understands."""
+    kwargs = dict(given or {})
+    if effort is not None:
+        if not effort or len(effort) > MAX_EFFORT_CHARACTERS:
+            raise InvalidValue("reasoning_effort must be a level such as low, medium or high", param="reasoning_effort")
+        kwargs.setdefault("reasoning_effort", effort)
+    return cast(JsonObject, kwargs)
+
+
+def _chat(request: ChatRequest) -> ChatInput:
+    if request.continue_final_message and request.add_generation_prompt:
+        raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
+    tools, choice = _tools(request)
+    return ChatInput(
+        messages=(),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False and request.functions is None,
+        documents=cast(tuple[JsonObject, ...], tuple(request.documents or ())),
+        template_kwargs=template_kwargs(request.chat_template_kwargs, request.reasoning_effort),
+        chat_template=request.chat_template,
+        add_generation_prompt=request.add_generation_prompt is not False and not request.continue_final_message,
+        continue_final_message=bool(request.continue_final_message),
+        add_special_tokens=bool(request.add_special_tokens),
+        separate_reasoning=request.separate_reasoning is not False,
+        stream_reasoning=request.stream_reasoning is not False,
+    )
+
+
+def _tools(request: ChatRequest) -> tuple[tuple[JsonObject, ...], str]:
+    if request.functions is None and request.function_call is None:
+        return chosen_tools(checked_tools(request.tools), request.tool_choice)
+    if request.tools or request.tool_choice is not None:
+        raise InvalidValue("functions and function_call cannot be given together with tools and tool_choice", param="functions")
+    return legacy_tools(request.functions, request.function_call)
+
+
+def _logprobs(request: ChatRequest) -> Logprobs:
+    check_range("top_logprobs", request.top_logprobs, low=0, high=20)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidValue("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return Logprobs(output=request.top_logprobs or 0) if request.logprobs else Logprobs()
