@@ -3,7 +3,7 @@ python := .venv/bin/python
 export PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint format test-engines wheel clean
+.PHONY: help build demo test lint format test-engines wheel binary deb test-vm clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ format: build ## ruff's fixes and layout
 wheel: build ## wheel and source archive in dist/
 	@$(python) -m pip install --quiet --disable-pip-version-check build
 	@$(python) -m build --no-isolation
+
+binary: ## dist/smg: the program in a folder that needs no Python; built in a venv of its own, then checked
+	@packaging/make_binary.sh
+	@$(PYTHON) tests/packaging/check_binary.py dist/smg
 
 clean: ## everything that was made, .venv included
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis smg_ext/*.c smg_ext/*.so smg/pb/*_pb2*
