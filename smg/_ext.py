@@ -2,10 +2,25 @@
 
 import os
 
-__all__ = ["NO_EXT", "Call", "ChatSink", "Connection", "FieldTable", "Inbox", "NativeShm", "Sink", "StopStrings", "Vocabulary"]
+__all__ = [
+    "NO_EXT",
+    "Call",
+    "ChatSink",
+    "Connection",
+    "EventSink",
+    "FieldTable",
+    "Inbox",
+    "Machine",
+    "NativeShm",
+    "Sink",
+    "StopStrings",
+    "Vocabulary",
+]
 
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
+from smg_ext.events import EventSink  # noqa: E402
+from smg_ext.machine import Machine  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402

@@ -1,30 +1,41 @@
-"""Generate and stream stages of the native data plane, for streamed chats whose output needs no parser.
+"""Generate and stream stages of the native data plane: one engine call, read by the native stream machine.
 
-In: engine messages; out: finished chunks, the same bytes that `generation.py` and the surface's renderer give (a differential test compares
-them). What a job needs beyond that (tool calls, reasoning, log probabilities, other vocabularies) takes the other way. Called by
-`smg.pipeline.run`.
+In: engine messages. Out, by the call's exit: finished chunks of a chat whose output is only text (`NativeChat`, the bytes that
+`generation.py` and the surface's renderer give), or events for any surface (`NativeEvents`, the events of `generation.py`). Log
+probabilities and vocabularies of other kinds take the other way. Called by `smg.pipeline.run`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Protocol
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import cache, lru_cache
+from typing import Protocol, TypedDict
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from smg._ext import ChatSink, FieldTable, StopStrings
-from smg.engine import EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
-from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout
+from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, StopStrings
+from smg.engine import Engine, EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
+from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
+from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts
 from smg.pipeline.models import ServedModel
+from smg.pipeline.parsing import Parsing
+from smg.pipeline.prompt import Prompt
+from smg.pipeline.records import Record, RecordReader
 from smg.types.event import Event, Usage
 from smg.types.job import Job
 
-__all__ = ["ChatFrame", "ChatRenderer", "NativeChat", "Write"]
+__all__ = ["Asked", "ChatFrame", "ChatRenderer", "NativeChat", "NativeEvents", "Take", "Write", "natively"]
 
 # Takes one chunk; False when the client is gone.
 Write = Callable[[bytes], bool]
+# Takes the events of one wake-up.
+Take = Callable[[list[Event]], object]
+
+# Batches that may wait for a reader before the engine is held back.
+HELD_BATCHES = 16
 
 
 class ChatFrame(Struct, frozen=True, kw_only=True):
@@ -48,66 +59,117 @@ class ChatRenderer(Protocol):
         """Gives the chunk with the usage; empty when it was not asked for."""
 
 
+class Asked(Struct, frozen=True):
+    """What one engine was asked for one job."""
+
+    job: Job
+    model: ServedModel
+    prompt: Prompt
+    parsing: Parsing
+    request: EngineRequest
+
+
+class Options(TypedDict):
+    """What every exit of the machine is made with."""
+
+    choices: int
+    ends: Sequence[int]
+    reported: Sequence[int]
+    min_tokens: int
+    skip_special: bool
+    include_stop: bool
+    prompt_tokens: int
+    done: Callable[[str, int, str], object]
+    kept: frozenset[int]
+    prompt_tail: Sequence[int]
+    unary: bool
+
+
+def natively(engine: Engine, job: Job, model: ServedModel) -> bool:
+    """True when the native machine can read the answer."""
+    if model.vocabulary is None or job.logprobs.output is not None or job.logprobs.prompt is not None:
+        return False
+    return isinstance(engine, GrpcEngine) and engine.native
+
+
 @cache
 def tables(kind: type[GrpcEngine]) -> FieldTable:
     """Gives the field table of a protocol."""
     return FieldTable(field_table(kind.service.methods_by_name["Generate"].output_type))
 
 
-class NativeChat:
-    """One engine call. `answered` turns true with the engine's first message."""
+@lru_cache(maxsize=8)
+def automaton(strings: tuple[str, ...]) -> StopStrings | None:
+    """Gives the automaton of these stop strings; the latest few are kept."""
+    return StopStrings(strings) if strings else None
 
-    def __init__(self, engine: GrpcEngine, request: EngineRequest, *, job: Job, model: ServedModel, frame: ChatFrame, write: Write) -> None:
-        assert model.vocabulary is not None
+
+class NativeCall:
+    """One engine call. `answered` turns true with the engine's first message. A subclass makes the machine."""
+
+    def __init__(self, engine: Engine, request: EngineRequest, *, deadlines: Deadlines, aborts: Aborts) -> None:
+        assert isinstance(engine, GrpcEngine)
         self._engine = engine
         self._request = request
-        self.write = write
-        self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[None] = self._loop.create_future()
-        self._sink = ChatSink(
-            tables(type(engine)),
-            model.vocabulary,
-            StopStrings(job.stops.strings) if job.stops.strings else None,
-            choices=request.sampling.n,
-            ends=request.stop_token_ids,
-            reported=job.stops.token_ids,
-            min_tokens=request.sampling.min_tokens,
-            skip_special=job.skip_special_tokens,
-            include_stop=job.stops.include_in_output,
-            prompt_tokens=len(request.prompt_ids),
-            prefix=frame.prefix,
-            tail=frame.tail,
-            write=self._pass,
-            done=self._done,
-        )
+        self._deadlines = deadlines
+        self._aborts = aborts
+        self._call: Call | None = None
+        self._tick = 0
+        self._over = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    @abstractmethod
+    def machine(self) -> Machine:
+        """The machine with its exit."""
 
     @property
     def answered(self) -> bool:
         """True once the engine has sent anything."""
-        return self._sink.answered
+        return self.machine.answered
 
-    async def run(self, *, deadline_s: float, aborts: Aborts) -> Usage:
-        """Returns when every choice is finished and its chunks are written. Leaving early aborts the request at the engine."""
+    async def run(self, deadline_s: float) -> Usage:
+        """Returns when every choice is finished and the exit has told all. Leaving early aborts the request at the engine."""
+        await self._start(deadline_s)
+        try:
+            while not self._over:
+                await self._wait()
+        finally:
+            self._leave()
+        return self._end()
+
+    def expire(self) -> None:
+        """See `Deadlines`."""
+        self._fail(EngineTimeout("the engine did not answer in time"))
+
+    async def _start(self, deadline_s: float) -> None:
         timeout_s = deadline_s - time.monotonic()
         if timeout_s <= 0:
             raise EngineTimeout("the request's deadline passed before an engine was asked")
-        call = await self._engine.generate_into(self._sink, self._request, timeout_s=timeout_s)
-        timer = self._loop.call_later(timeout_s, self._expire)
-        whole = False
-        try:
-            await self._over
-            whole = self._sink.whole
-        finally:
-            timer.cancel()
-            leave_call(call, whole=whole)
-            if not whole or self._sink.cut:
-                aborts.send(self._engine, self._request.request_id)
-        prompt, completion, cached = self._sink.usage
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+        self._call = await self._engine.generate_into(self.machine, self._request, timeout_s=timeout_s)
+        self._tick = self._deadlines.add(self, deadline_s)
 
-    def _pass(self, chunk: bytes) -> None:
-        if not self.write(chunk):
-            self._fail(ClientGone("the client left"))
+    async def _wait(self) -> None:
+        """Returns after the next thing that happened."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _leave(self) -> None:
+        """Ends the call in any state."""
+        self._deadlines.discard(self, self._tick)
+        whole = self._over and self._error is None and self.machine.whole
+        if self._call is not None and not self.machine.over:
+            leave_call(self._call, whole=whole)
+        if not whole or self.machine.cut:
+            self._aborts.send(self._engine, self._request.request_id)
+
+    def _end(self) -> Usage:
+        """Gives the counts of an answer that is whole; raises what went wrong with one that is not."""
+        if self._error is not None:
+            raise self._error
+        prompt, completion, cached = self.machine.usage
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def _done(self, error: str, status: int, text: str) -> None:
         if error and status:  # the engine said that it failed
@@ -116,12 +178,134 @@ class NativeChat:
             self._fail(error_of_call(status, text))
         elif error:
             self._fail(EngineProtocol(error))
-        elif not self._over.done():
-            self._over.set_result(None)
-
-    def _expire(self) -> None:
-        self._fail(EngineTimeout("the engine did not answer in time"))
+        else:
+            self._over = True
+            self._wake()
 
     def _fail(self, error: Exception) -> None:
-        if not self._over.done():
-            self._over.set_exception(error)
+        if not self._over:
+            self._over, self._error = True, error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _options(self, asked: Asked) -> Options:
+        job, request = asked.job, asked.request
+        return Options(
+            choices=request.sampling.n,
+            ends=request.stop_token_ids,
+            reported=job.stops.token_ids,
+            min_tokens=request.sampling.min_tokens,
+            skip_special=job.skip_special_tokens,
+            include_stop=job.stops.include_in_output,
+            prompt_tokens=len(request.prompt_ids),
+            done=self._done,
+            kept=asked.parsing.kept(asked.model.tokenizer),
+            prompt_tail=asked.prompt.ids[-8:],
+            unary=not request.stream,
+        )
+
+
+class NativeChat(NativeCall):
+    """Writes chunks of text, each wake-up's in one `write`."""
+
+    def __init__(self, engine: Engine, asked: Asked, *, frame: ChatFrame, write: Write, deadlines: Deadlines, aborts: Aborts) -> None:
+        super().__init__(engine, asked.request, deadlines=deadlines, aborts=aborts)
+        assert asked.model.vocabulary is not None
+        self.write = write
+        stops = automaton(asked.job.stops.strings)
+        self._sink = ChatSink(
+            tables(type(self._engine)),
+            asked.model.vocabulary,
+            stops,
+            prefix=frame.prefix,
+            tail=frame.tail,
+            write=self._pass,
+            **self._options(asked),
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """See NativeCall."""
+        return self._sink
+
+    def _pass(self, chunk: bytes) -> None:
+        if not self.write(chunk):
+            self._fail(ClientGone("the client left"))
+
+
+class NativeEvents(NativeCall):
+    """Gives events, each wake-up's in one list and `Usage` last; those of an answer that is not streamed in one list, when it is whole.
+
+    With `take`, `run` hands them over; without, `batches` gives them one by one, and holds the engine back while nobody takes them.
+    """
+
+    def __init__(self, engine: Engine, asked: Asked, *, deadlines: Deadlines, aborts: Aborts, take: Take | None = None) -> None:
+        super().__init__(engine, asked.request, deadlines=deadlines, aborts=aborts)
+        assert asked.model.vocabulary is not None
+        self._take = take or self._hold
+        self._held: deque[list[Event]] = deque()
+        self._paused = False
+        self._gathered: list[Record] = []
+        thinking = asked.prompt.thinking and asked.parsing.reasoning is not None
+        self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=thinking)
+        self._sink = EventSink(
+            tables(type(self._engine)),
+            asked.model.vocabulary,
+            automaton(asked.job.stops.strings),
+            take=self._tell if asked.job.stream else self._gathered.extend,
+            split=self._reader.split,
+            gather=not asked.job.stream,
+            **self._options(asked),
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """See NativeCall."""
+        return self._sink
+
+    async def batches(self, deadline_s: float) -> AsyncIterator[list[Event]]:
+        """Yields the events. Closing the iterator early aborts the request at the engine."""
+        await self._start(deadline_s)
+        try:
+            while not self._over:
+                while self._held:
+                    yield self._held.popleft()
+                self._resume()
+                if not self._over:
+                    await self._wait()
+        finally:
+            self._leave()
+        while self._held:
+            yield self._held.popleft()
+        self._end()
+        yield self._held.popleft()
+
+    def _end(self) -> Usage:
+        events = [] if self._error else self._reader.read(self._gathered)
+        usage = structs.replace(super()._end(), reasoning_tokens=self._reader.reasoning_tokens)
+        self._take([*events, usage])
+        return usage
+
+    def _tell(self, records: list[Record]) -> None:
+        events = self._reader.read(records)
+        if not events or self._over:
+            return
+        try:
+            self._take(events)
+        except SmgError as error:
+            self._fail(error)
+
+    def _hold(self, events: list[Event]) -> None:
+        self._held.append(events)
+        if len(self._held) > HELD_BATCHES and self._call is not None and not self._paused:
+            self._paused = True
+            self._call.pause()
+        self._wake()
+
+    def _resume(self) -> None:
+        if self._paused and self._call is not None:
+            self._paused = False
+            self._call.resume()

@@ -7,36 +7,36 @@
     generate   generation.py  engine call → deltas
     stream     stream.py      per choice: detokenize, stop, reasoning, tool calls → events
 
-`native.py` is the last two for streamed chats that need no parser, without Python objects. Called by `smg.api`; knows neither surface nor
-engine protocol.
+`native.py` is the last two for engines of the native data plane: without Python objects up to the parsers, and up to the client's bytes
+where a streamed chat needs none. Called by `smg.api`; knows neither surface nor engine protocol.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
 
 from msgspec import Struct
 
 from smg.config import Config
-from smg.engine import Engine, EngineRequest, GrpcEngine
+from smg.engine import Engine
 from smg.errors import ClientGone, EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.requests import RequestMeter
-from smg.parser import build, marks
-from smg.pipeline.forced import forced_call
+from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
-from smg.pipeline.native import ChatRenderer, NativeChat, Write
+from smg.pipeline.native import Asked, ChatRenderer, NativeChat, NativeEvents, Take, Write, natively
+from smg.pipeline.parsing import Parsing, parsing_of
 from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
 from smg.policy import POLICIES
 from smg.types.event import Event, Started, Usage
-from smg.types.job import ChatInput, Constraint, Job, TextInput, TokenInput
-from smg.types.json import JsonObject
-from smg.worker import EnginePool, EngineRecord, WorkerView
+from smg.types.job import ChatInput, Job, TextInput, TokenInput
+from smg.worker import EnginePool, EngineRecord, Lease, WorkerView
 
 __all__ = ["Pipeline"]
 
@@ -46,36 +46,24 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 3
 
 
-class Parsing(Struct, frozen=True, kw_only=True):
-    """Which parsers read a job's output, and what the engine is held to. `named`: the tool whose bare arguments the output is."""
-
-    reasoning: str | None = None
-    tool: str | None = None
-    tools: tuple[JsonObject, ...] = ()
-    stream_reasoning: bool = True
-    named: str | None = None
-    constraint: Constraint | None = None
-
-
 class Submission(Struct, kw_only=True):
-    """One job on its way: what stays the same, and the engine of the attempt at hand. `answered` ends the attempts."""
+    """One job on its way: what stays the same whichever engine is tried. `answered` ends the attempts; slots in `avoid` have failed."""
 
     job: Job
     model: ServedModel
     prompt: Prompt
     parsing: Parsing
-    avoid: set[int]
     meter: RequestMeter
-    done: bool = False
+    avoid: frozenset[int] = frozenset()
     answered: bool = False
 
+    def count(self, usage: Usage) -> None:
+        """The answer is whole."""
+        self.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
 
-class Attempt(Struct, frozen=True, kw_only=True):
-    """One engine, chosen and counted."""
 
-    record: EngineRecord
-    engine: Engine
-    request: EngineRequest
+# One attempt at one engine.
+Attempt = Callable[[Submission, Engine, Asked], Awaitable[None]]
 
 
 class Pipeline:
@@ -88,6 +76,7 @@ class Pipeline:
         self._router = Router(view, make_policy=POLICIES.get(config.routing.policy))
         self._meter = meter
         self._aborts = Aborts()
+        self._deadlines = Deadlines()
         self._allow_special = config.model.allow_special_tokens_in_text
 
     async def prompt(self, model: str, source: ChatInput | TextInput | TokenInput) -> Prompt:
@@ -95,172 +84,176 @@ class Pipeline:
         return await prepare(source, await self._models.get(model), allow_special=self._allow_special)
 
     async def run(self, job: Job) -> AsyncIterator[list[Event]]:
-        """Yields `Started` at once, then the events of each engine message. Closing the iterator aborts the request at the engine.
+        """Yields `Started` at once, then events as they come, `Usage` last. Closing the iterator aborts the request at the engine.
 
         Raises SmgError at any step; before an engine has answered, a request whose engine is gone moves to another one by itself.
         """
         submission = await self._prepared(job)
-        with metered(submission):
-            while not submission.done:
-                async with self._attempt(submission) as attempt:
+        done = False
+        try:
+            while not done:
+                record, lease = self._routed(submission)
+                try:
+                    engine = await self._pool.get(record)
+                    asked = self._asked(submission, record, engine)
                     if not submission.avoid:
-                        yield [started(submission, attempt)]
-                    async with aclosing(self._batches(submission, attempt)) as batches:  # type: ignore[type-var]
+                        yield [Started(engine=record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)]
+                    async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
                         async for events in batches:
                             yield events
-                    submission.done = True
+                    done = True
+                except EngineUnavailable as error:
+                    self._pass_over(submission, record, error)
+                finally:
+                    lease.release()
+        except SmgError as error:
+            submission.meter.fail(error.code)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            submission.meter.fail(ClientGone.code)
+            raise
+
+    async def whole(self, job: Job, *, take: Take) -> None:
+        """Calls `take` with the events of the answer, `Usage` last; once only where the engine is native and the job does not stream.
+
+        Returns when the answer is whole. Raises as `run` does.
+        """
+        await self._complete(job, partial(self._take_all, take=take))
 
     async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> None:
         """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
 
         Raises as `run` does, and ClientGone once `write` gives False.
         """
-        submission = await self._prepared(job)
-        native = submission.model.vocabulary is not None and plain(submission)
-        with metered(submission):
-            while not submission.done:
-                async with self._attempt(submission) as attempt:
-                    if native and isinstance(attempt.engine, GrpcEngine) and attempt.engine.native:
-                        await self._stream_natively(submission, attempt, attempt.engine, renderer, write)
-                    else:
-                        await self._stream_events(submission, attempt, renderer, write)
-                    submission.done = True
+        await self._complete(job, partial(self._write_all, renderer=renderer, write=write))
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
+        self._deadlines.close()
         await self._aborts.close()
 
     async def _prepared(self, job: Job) -> Submission:
         model = await self._models.get(job.model)
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
         meter = RequestMeter(self._meter, model=model.id, endpoint=job.surface, streaming=job.stream)
-        return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), avoid=set(), meter=meter)
+        return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), meter=meter)
 
-    @asynccontextmanager
-    async def _attempt(self, submission: Submission) -> AsyncIterator[Attempt]:
-        """Chooses an engine and counts the request there while the body runs. An engine that is gone before it answered is passed over."""
-        job, model, prompt, avoid = submission.job, submission.model, submission.prompt, submission.avoid
-        record, lease = self._router.route(model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=frozenset(avoid))
+    async def _complete(self, job: Job, attempt: Attempt) -> None:
+        """Chooses an engine and counts the request there during an attempt; one that is gone before it answered is passed over."""
+        submission = await self._prepared(job)
         try:
-            engine = await self._pool.get(record)
-            request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=submission.parsing.constraint)
-            engine.check(request)
-            yield Attempt(record=record, engine=engine, request=request)
-        except EngineUnavailable as error:
-            self._view.suspect(record.slot)
-            avoid.add(record.slot)
-            if submission.answered or len(avoid) >= min(ATTEMPTS, len(self._view.engines(model.id))):
-                raise
-            log.info("engine unavailable, trying another", extra={"request_id": job.request_id, "error": error.code})
-        finally:
-            lease.release()
+            while True:
+                record, lease = self._routed(submission)
+                try:
+                    engine = await self._pool.get(record)
+                    await attempt(submission, engine, self._asked(submission, record, engine))
+                    return
+                except EngineUnavailable as error:
+                    self._pass_over(submission, record, error)
+                finally:
+                    lease.release()
+        except SmgError as error:
+            submission.meter.fail(error.code)
+            raise
+        except asyncio.CancelledError:
+            submission.meter.fail(ClientGone.code)
+            raise
 
-    async def _stream_natively(
-        self, submission: Submission, attempt: Attempt, engine: GrpcEngine, renderer: ChatRenderer, write: Write
-    ) -> None:
+    def _routed(self, submission: Submission) -> tuple[EngineRecord, Lease]:
         job = submission.job
+        return self._router.route(submission.model.id, prompt_ids=submission.prompt.ids, routing=job.routing, avoid=submission.avoid)
+
+    def _asked(self, submission: Submission, record: EngineRecord, engine: Engine) -> Asked:
+        job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
+        request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=parsing.constraint)
+        engine.check(request)
+        return Asked(job, model, prompt, parsing, request)
+
+    def _pass_over(self, submission: Submission, record: EngineRecord, error: EngineUnavailable) -> None:
+        """The engine is gone: the next attempt avoids it. Raises the error when there is to be none."""
+        self._view.suspect(record.slot)
+        submission.avoid |= {record.slot}
+        if submission.answered or len(submission.avoid) >= min(ATTEMPTS, len(self._view.engines(submission.model.id))):
+            raise error
+        log.info("engine unavailable, trying another", extra={"request_id": submission.job.request_id, "error": error.code})
+
+    async def _take_all(self, submission: Submission, engine: Engine, asked: Asked, *, take: Take) -> None:
+        if not natively(engine, asked.job, asked.model):
+            async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
+                async for events in batches:
+                    take(events)
+            return
+
+        def told(events: list[Event]) -> None:
+            submission.meter.answered()
+            take(events)
+
+        call = NativeEvents(engine, asked, take=told, deadlines=self._deadlines, aborts=self._aborts)
+        await self._run_natively(submission, call)
+
+    async def _write_all(self, submission: Submission, engine: Engine, asked: Asked, *, renderer: ChatRenderer, write: Write) -> None:
+        def told(events: list[Event]) -> None:
+            if (chunk := renderer.feed(events)) and not write(chunk):
+                raise ClientGone("the client left")
+
+        if not (asked.parsing.plain and natively(engine, asked.job, asked.model)):
+            await self._take_all(submission, engine, asked, take=told)
+            return
 
         def first(chunk: bytes) -> bool:
             submission.meter.answered()
             chat.write = write  # the others need not pass here
             return write(chunk)
 
-        chat = NativeChat(engine, attempt.request, job=job, model=submission.model, frame=renderer.frame, write=first)
-        try:
-            usage = await chat.run(deadline_s=job.deadline_s, aborts=self._aborts)
-        finally:
-            submission.answered = chat.answered
-        submission.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+        chat = NativeChat(engine, asked, frame=renderer.frame, write=first, deadlines=self._deadlines, aborts=self._aborts)
+        usage = await self._run_natively(submission, chat)
         if chunk := renderer.usage(usage):
             write(chunk)
 
-    async def _stream_events(self, submission: Submission, attempt: Attempt, renderer: ChatRenderer, write: Write) -> None:
-        async with aclosing(self._batches(submission, attempt)) as batches:  # type: ignore[type-var]
-            async for events in batches:
-                if (chunk := renderer.feed(events)) and not write(chunk):
-                    raise ClientGone("the client left")
+    async def _run_natively(self, submission: Submission, call: NativeChat | NativeEvents) -> Usage:
+        try:
+            usage = await call.run(submission.job.deadline_s)
+        finally:
+            submission.answered = call.answered
+        submission.count(usage)
+        return usage
 
-    async def _batches(self, submission: Submission, attempt: Attempt) -> AsyncIterator[list[Event]]:
-        generation = self._generation(submission, attempt.engine, attempt.request)
-        async with aclosing(generation.run(deadline_s=submission.job.deadline_s)) as batches:  # type: ignore[type-var]
+    async def _batches(self, submission: Submission, engine: Engine, asked: Asked) -> AsyncIterator[list[Event]]:
+        deadline_s = submission.job.deadline_s
+        if natively(engine, asked.job, asked.model):
+            given = NativeEvents(engine, asked, deadlines=self._deadlines, aborts=self._aborts).batches(deadline_s)
+        else:
+            given = self._generation(engine, asked).run(deadline_s=deadline_s)
+        async with aclosing(given) as batches:  # type: ignore[type-var]
             async for events in batches:
                 submission.answered = True
                 submission.meter.answered()
                 if isinstance(events[-1], Usage):
-                    submission.meter.finish(prompt_tokens=events[-1].prompt_tokens, completion_tokens=events[-1].completion_tokens)
+                    submission.count(events[-1])
                 yield events
 
-    def _generation(self, submission: Submission, engine: Engine, request: EngineRequest) -> Generation:
-        job, model, prompt = submission.job, submission.model, submission.prompt
-        parsing = submission.parsing
-        shown = (model.tokenizer.token_id(mark) for mark in marks(parsing.reasoning, parsing.tool))
-        keep = frozenset(token_id for token_id in shown if token_id is not None)
+    def _generation(self, engine: Engine, asked: Asked) -> Generation:
+        job, model, prompt, parsing = asked.job, asked.model, asked.prompt, asked.parsing
+        thinking = prompt.thinking and parsing.reasoning is not None
+        keep = parsing.kept(model.tokenizer)
         spec = StreamSpec(
             tokenizer=model.tokenizer,
             stop_strings=job.stops.strings,
             include_stop=job.stops.include_in_output,
-            end_ids=frozenset(request.stop_token_ids),
+            end_ids=frozenset(asked.request.stop_token_ids),
             reported_end_ids=frozenset(job.stops.token_ids),
             min_tokens=job.sampling.min_tokens,
             logprobs=job.logprobs.output is not None,
             stream_reasoning=parsing.stream_reasoning,
-            starts_thinking=prompt.thinking and parsing.reasoning is not None,
+            starts_thinking=thinking,
         )
         return Generation(
             engine,
-            request,
+            asked.request,
             spec=spec,
             make_decoder=lambda: model.tokenizer.decoder(
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
-            make_parser=lambda: build(
-                reasoning=parsing.reasoning,
-                tool=parsing.tool,
-                tools=parsing.tools,
-                in_think=spec.starts_thinking,
-                named=parsing.named,
-            ),
+            make_parser=lambda: parsing.parser(in_think=thinking),
             aborts=self._aborts,
         )
-
-
-@contextmanager
-def metered(submission: Submission) -> Iterator[None]:
-    """Counts how a routed request ends, where it does not end well."""
-    try:
-        yield
-    except SmgError as error:
-        submission.meter.fail(error.code)
-        raise
-    except (asyncio.CancelledError, GeneratorExit):
-        submission.meter.fail(ClientGone.code)
-        raise
-
-
-def started(submission: Submission, attempt: Attempt) -> Started:
-    """Gives the first event of a job."""
-    return Started(engine=attempt.record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)
-
-
-def plain(submission: Submission) -> bool:
-    """True when the output is text and nothing else."""
-    parsing, logprobs = submission.parsing, submission.job.logprobs
-    return parsing.reasoning is None and parsing.tool is None and logprobs.output is None and logprobs.prompt is None
-
-
-def parsing_of(job: Job, model: ServedModel) -> Parsing:
-    """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is."""
-    if not isinstance(job.input, ChatInput):
-        return Parsing(constraint=job.constraint)
-    chat = job.input
-    forced = forced_call(chat, tool_parser=model.tool_parser)
-    tool = forced.tool if forced else model.tool_parser
-    tools = () if chat.tool_choice == "none" or tool is None else chat.tools
-    return Parsing(
-        reasoning=model.reasoning_parser if chat.separate_reasoning else None,
-        tool=tool if tools else None,
-        tools=tools,
-        stream_reasoning=chat.stream_reasoning,
-        named=forced.named if forced else None,
-        constraint=forced.constraint if forced else job.constraint,
-    )

@@ -4,16 +4,16 @@ This is the plain-Python specification: the native machine must give the same ev
 joined, do not depend on how the engine cut its stream. Called by `smg.pipeline.run`, one machine a choice.
 """
 
-import secrets
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from smg.engine import EngineDelta, TokenScores
-from smg.parser import Call, CallArguments, Parser, Piece, Text, Thought
+from smg.parser import Parser, Piece, Text
+from smg.pipeline.pieces import EventMaker, join
 from smg.pipeline.stop import StopMatcher
 from smg.tokenizer import Decoder, Tokenizer
-from smg.types.event import Content, Event, Finished, FinishReason, Reasoning, TokenLogprob, ToolArguments, ToolCall, TopLogprob
+from smg.types.event import Content, Event, FinishReason, TokenLogprob, TopLogprob
 
 __all__ = ["StreamMachine", "StreamSpec", "token_logprobs"]
 
@@ -60,11 +60,8 @@ class StreamMachine:
         self._parser = parser
         self._stops = StopMatcher(spec.stop_strings, include=spec.include_stop)
         self._plain = parser is None and not spec.stop_strings and not spec.logprobs
-        self._thinking = spec.starts_thinking
+        self._maker = EventMaker(choice, thinking=spec.starts_thinking, stream_reasoning=spec.stream_reasoning)
         self._ended_by: int | None = None
-        self._called = False
-        self._scores: list[TokenLogprob] = []
-        self._thoughts: list[str] = []
 
     def feed(self, delta: EngineDelta) -> list[Event]:
         """Gives the events that became certain; the last one of the choice is `Finished`."""
@@ -79,18 +76,18 @@ class StreamMachine:
             if self._ended_by is not None:
                 self.cut = True  # the engine does not know this end and runs on
                 self._finish("stop", self._reported(), events)
-                return _join(events)
+                return join(events)
             self._token(token_id, scores[i : i + 1], events)
             if self._stops.matched is not None:
                 self.cut = True
                 self._finish("stop", self._stops.matched, events)
-                return _join(events)
+                return join(events)
         return self._closed(delta, events)
 
     def _closed(self, delta: EngineDelta, events: list[Event]) -> list[Event]:
         if delta.finish is not None and not self.done:
             self._close(delta, events)
-        return _join(events)
+        return join(events)
 
     def _bulk(self, ids: Sequence[int], events: list[Event]) -> None:
         """All tokens of a delta at once, where nothing but the end of the choice depends on a single one."""
@@ -125,76 +122,23 @@ class StreamMachine:
             self._ended_by = token_id
             if not (self.spec.include_stop and token_id in self.spec.reported_end_ids):
                 return
-        self._scores += scores
+        self._maker.scores += scores
         text = self._stops.feed(self._decoder.feed((token_id,)), armed=armed)
-        self._emit(self._parse(text), events)
-        self.reasoning_tokens += self._thinking
+        self._maker.emit(self._parse(text), events)
+        self.reasoning_tokens += self._maker.thinking
 
     def _parse(self, text: str) -> Sequence[Piece]:
         if self._parser is None:
             return (Text(text),) if text else ()
         return self._parser.feed(text) if text else ()
 
-    def _emit(self, pieces: Sequence[Piece], events: list[Event]) -> None:
-        for piece in pieces:
-            self._thinking = isinstance(piece, Thought)
-            if isinstance(piece, Thought) and not self.spec.stream_reasoning:
-                self._thoughts.append(piece.text)
-                continue
-            self._release_thoughts(events)
-            events.append(self._event(piece))
-
-    def _release_thoughts(self, events: list[Event]) -> None:
-        if self._thoughts:
-            events.append(Reasoning(self.choice, "".join(self._thoughts), self._take_scores()))
-            self._thoughts = []
-
-    def _event(self, piece: Piece) -> Event:
-        scores = self._take_scores()
-        match piece:
-            case Text(text):
-                return Content(self.choice, text, scores)
-            case Thought(text):
-                return Reasoning(self.choice, text, scores)
-            case Call(index, name, call_id):
-                self._called = True
-                return ToolCall(self.choice, index, call_id or f"call_{secrets.token_hex(12)}", name, scores)
-            case CallArguments(index, text):
-                return ToolArguments(self.choice, index, text, scores)
-
-    def _take_scores(self) -> tuple[TokenLogprob, ...]:
-        scores, self._scores = tuple(self._scores), []
-        return scores
-
     def _finish(self, reason: FinishReason, matched: str | int | None, events: list[Event]) -> None:
         self.done = True
-        thinking = self._thinking
+        thinking = self._maker.thinking
         if self._stops.matched is None:
-            self._emit(self._parse(self._stops.feed(self._decoder.flush()) + self._stops.finish()), events)
+            self._maker.emit(self._parse(self._stops.feed(self._decoder.flush()) + self._stops.finish()), events)
         if self._stops.matched is not None:  # the last held bytes completed a stop string
             reason, matched = "stop", self._stops.matched
         if self._parser is not None:
-            self._emit(self._parser.finish(), events)
-        self._release_thoughts(events)
-        if self._scores:
-            kind = Reasoning if thinking else Content
-            events.append(kind(self.choice, "", self._take_scores()))
-        if reason == "stop" and self._called:
-            reason = "tool_calls"
-        events.append(Finished(self.choice, reason, matched))
-
-
-def _join(events: list[Event]) -> list[Event]:
-    """Merges neighbours of one kind, so that one delta gives as few events as it has kinds of text."""
-    joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Content) and isinstance(last, Content):
-            joined[-1] = Content(event.choice, last.text + event.text, last.logprobs + event.logprobs)
-        elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
-            joined[-1] = Reasoning(event.choice, last.text + event.text, last.logprobs + event.logprobs)
-        elif isinstance(event, ToolArguments) and isinstance(last, ToolArguments) and event.index == last.index:
-            joined[-1] = ToolArguments(event.choice, event.index, last.text + event.text, last.logprobs + event.logprobs)
-        else:
-            joined.append(event)
-    return joined
+            self._maker.emit(self._parser.finish(), events)
+        self._maker.finish(reason, matched, events, thinking=thinking)

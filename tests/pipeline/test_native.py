@@ -12,9 +12,10 @@ from smg.api.openai.chat_switches import Switches
 from smg.config import Config
 from smg.errors import ClientGone, EngineTimeout, SmgError
 from smg.tokenizer import load_tokenizer
+from smg.types.event import Event
 from smg.types.job import Job, Logprobs, Sampling, Stops
 from tests.engine.drive import until
-from tests.pipeline.fleet import MODEL, PROTOCOLS, Fleet, chat, fleet
+from tests.pipeline.fleet import MODEL, PROTOCOLS, Fleet, chat, collect, fleet, text_of
 from tests.pipeline.test_run import settled
 
 HEAD = Head(id="chatcmpl-1", object="chat.completion.chunk", created=1, model="m", system_fingerprint="fp")
@@ -37,6 +38,14 @@ async def told(engines: Fleet, job: Job) -> bytes:
     except SmgError as error:
         written.append(f"{type(error).__name__} {error.status} {error.code} {error.message}".encode())
     return b"".join(written)
+
+
+async def whole(engines: Fleet, job: Job) -> list[Event]:
+    """The events of an answer that is taken whole, which come at once."""
+    batches: list[list[Event]] = []
+    await engines.pipeline.whole(job, take=batches.append)
+    (events,) = batches
+    return events
 
 
 def said(answer: bytes) -> str:
@@ -110,8 +119,10 @@ def test_both_planes_say_the_same_of_faults(protocol: str, fault: str) -> None:
 def test_the_native_way_was_taken(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with fleet(protocol, config=config("native")) as engines:
-            monkeypatch.setattr(engines.pipeline, "_stream_events", None)
+            monkeypatch.setattr(engines.pipeline, "_generation", None)
             assert said(await told(engines, chat("one two"))) == "one two"
+            assert text_of(await collect(engines, chat("one two"))) == "one two"
+            assert text_of(await whole(engines, chat("one two", stream=False))) == "one two"
 
     asyncio.run(run())
 

@@ -1,0 +1,73 @@
+"""Which parsers read a job's output, and what of the output they must see. Made by `smg.pipeline.run`, one `Parsing` a job."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from smg.parser import Parser, build, marks
+from smg.pipeline.forced import forced_call
+from smg.pipeline.models import ServedModel
+from smg.tokenizer import Tokenizer
+from smg.types.job import ChatInput, Constraint, Job
+from smg.types.json import JsonObject
+
+__all__ = ["Parsing", "first_of_marks", "parsing_of"]
+
+
+class Parsing(Struct, frozen=True, kw_only=True):
+    """Parsers by name, and what the engine is held to. `named`: the tool whose bare arguments the output is."""
+
+    reasoning: str | None = None
+    tool: str | None = None
+    tools: tuple[JsonObject, ...] = ()
+    stream_reasoning: bool = True
+    named: str | None = None
+    constraint: Constraint | None = None
+
+    @property
+    def plain(self) -> bool:
+        """True when nobody reads the output: it is text."""
+        return self.reasoning is None and self.tool is None
+
+    def parser(self, *, in_think: bool) -> Parser | None:
+        """Gives a new parser; None where the output is text."""
+        if self.plain:
+            return None
+        return build(reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=in_think, named=self.named)
+
+    def kept(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Gives the special ids that the parsers look for, which are text for them."""
+        return frozenset() if self.plain else _kept(tokenizer, self.reasoning, self.tool)
+
+
+@lru_cache(maxsize=64)
+def _kept(tokenizer: Tokenizer, reasoning: str | None, tool: str | None) -> frozenset[int]:
+    ids = (tokenizer.token_id(mark) for mark in marks(reasoning, tool))
+    return frozenset(token_id for token_id in ids if token_id is not None)
+
+
+@lru_cache(maxsize=64)
+def first_of_marks(reasoning: str | None, tool: str | None) -> re.Pattern[str]:
+    """Gives a pattern that finds each character with which a mark can begin."""
+    firsts = "".join(sorted({mark[0] for mark in marks(reasoning, tool)}))
+    return re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)")
+
+
+def parsing_of(job: Job, model: ServedModel) -> Parsing:
+    """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is."""
+    if not isinstance(job.input, ChatInput):
+        return Parsing(constraint=job.constraint)
+    chat = job.input
+    forced = forced_call(chat, tool_parser=model.tool_parser)
+    tool = forced.tool if forced else model.tool_parser
+    tools: Sequence[JsonObject] = () if chat.tool_choice == "none" or tool is None else chat.tools
+    return Parsing(
+        reasoning=model.reasoning_parser if chat.separate_reasoning else None,
+        tool=tool if tools else None,
+        tools=tuple(tools),
+        stream_reasoning=chat.stream_reasoning,
+        named=forced.named if forced else None,
+        constraint=forced.constraint if forced else job.constraint,
+    )

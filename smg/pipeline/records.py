@@ -1,0 +1,111 @@
+"""Records of the native stream machine in, events out: what is left to do in Python is to run parsers, once a message and not once a token.
+
+The same events as `smg.pipeline.stream.StreamMachine` gives for the same messages. Made by `smg.pipeline.native`, one reader a call.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TypeAlias, cast
+
+from smg.parser import Call, Parser, Piece
+from smg.pipeline.parsing import Parsing, first_of_marks
+from smg.pipeline.pieces import EventMaker, join
+from smg.types.event import Content, Event, Finished, FinishReason
+
+__all__ = ["ChoiceReader", "Record", "RecordReader"]
+
+# What a message showed of a choice (texts of its tokens and the rest, where tokens are counted) and how the choice ended, if it did.
+End: TypeAlias = tuple[str, str | int | None]
+Record: TypeAlias = tuple[int, str | list[str], End | None]
+
+
+class RecordReader:
+    """All choices of one call. `split`: records must hold the texts of single tokens, as those inside a thinking block are counted."""
+
+    def __init__(self, parsing: Parsing, *, choices: int, thinking: bool) -> None:
+        self._choices: list[ChoiceReader] = []
+        self.split = False
+        for choice in range(choices):
+            parser = parsing.parser(in_think=thinking)
+            if parser is None:
+                return
+            self.split = parsing.reasoning is not None
+            maker = EventMaker(choice, thinking=thinking, stream_reasoning=parsing.stream_reasoning)
+            self._choices.append(ChoiceReader(parser, maker, first=first_of_marks(parsing.reasoning, parsing.tool)))
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens inside thinking blocks so far."""
+        return sum(choice.reasoning_tokens for choice in self._choices)
+
+    def read(self, records: Iterable[Record]) -> list[Event]:
+        """Gives the events of one wake-up."""
+        events: list[Event] = []
+        for index, shown, end in records:
+            if self._choices:
+                events += self._choices[index].read(shown, end)
+                continue
+            if shown:
+                events.append(Content(index, shown))  # type: ignore[arg-type]  # not split
+            if end is not None:
+                events.append(Finished(index, cast(FinishReason, end[0]), end[1]))
+        return events
+
+
+class ChoiceReader:
+    """One choice with a parser. `first` finds the characters with which marks begin."""
+
+    def __init__(self, parser: Parser, maker: EventMaker, *, first: re.Pattern[str]) -> None:
+        self.reasoning_tokens = 0
+        self._parser = parser
+        self._maker = maker
+        self._first = first
+        self._settled = False  # the parser holds nothing back that could become a mark
+
+    def read(self, shown: str | list[str], end: End | None) -> list[Event]:
+        """Gives the events of one record."""
+        events: list[Event] = []
+        if isinstance(shown, str):
+            self._feed(shown, events)
+        elif len(shown) == 2:
+            self._token(shown[0], events)
+            self._feed(shown[1], events)
+        else:
+            self._tokens(shown[:-1], events)
+            self._feed(shown[-1], events)
+        if end is not None:
+            self._maker.emit(self._parser.finish(), events)
+            self._maker.finish(cast(FinishReason, end[0]), end[1], events)
+        return join(events)
+
+    def _feed(self, text: str, events: list[Event]) -> Sequence[Piece]:
+        pieces = self._parser.feed(text) if text else ()
+        self._maker.emit(pieces, events)
+        return pieces
+
+    def _token(self, text: str, events: list[Event]) -> None:
+        pieces = self._feed(text, events)
+        self.reasoning_tokens += self._maker.thinking
+        if not text:
+            return
+        shown = len(pieces) == 1 and not isinstance(pieces[0], Call) and pieces[0].text == text
+        self._settled = shown and self._first.search(text) is None
+
+    def _tokens(self, texts: list[str], events: list[Event]) -> None:
+        """Many tokens: one by one only where the thinking block may begin or end, which takes a mark."""
+        whole = "".join(texts)
+        ends = list(accumulate(map(len, texts)))
+        at = 0
+        while at < len(texts):
+            if self._settled:
+                found = self._first.search(whole, ends[at - 1] if at else 0)
+                stop = bisect_right(ends, found.start()) if found else len(texts)
+                if stop > at:
+                    self._feed("".join(texts[at:stop]), events)
+                    self.reasoning_tokens += (stop - at) * self._maker.thinking
+                    at = stop
+                    continue
+            self._token(texts[at], events)
+            at += 1
