@@ -12,13 +12,16 @@ ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
     "events": [],
+    "headers": ["nghttp2"],
     "machine": [],
     "plane": ["nghttp2"],
+    "request": [],
     "session": ["nghttp2"],
     "shm": [],
     "sink": [],
     "stream": [],
     "text": [],
+    "tls": ["nghttp2"],
     "trailer": [],
     "wire": [],
 }

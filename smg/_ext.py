@@ -9,9 +9,11 @@ __all__ = [
     "Connection",
     "EventSink",
     "FieldTable",
+    "Headers",
     "Inbox",
     "Machine",
     "NativeShm",
+    "RequestLayout",
     "Sink",
     "StopStrings",
     "Vocabulary",
@@ -20,8 +22,10 @@ __all__ = [
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
 from smg_ext.events import EventSink  # noqa: E402
+from smg_ext.headers import Headers  # noqa: E402
 from smg_ext.machine import Machine  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
+from smg_ext.request import RequestLayout  # noqa: E402
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402
 from smg_ext.stream import ChatSink  # noqa: E402

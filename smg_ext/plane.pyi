@@ -3,12 +3,14 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from smg_ext.headers import Headers
 from smg_ext.sink import Sink
 
 __all__ = ["Call", "Connection"]
 
 class Call:
     def cancel(self) -> None: ...
+    def linger(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
 
@@ -30,9 +32,8 @@ class Connection:
     def start(self, on_ready: Callable[[], object]) -> None: ...
     def call(
         self,
-        path: bytes,
-        authority: bytes,
-        metadata: list[tuple[bytes, bytes]],
+        headers: Headers,
+        timeout: bytes | None,
         request: bytes,
         sink: Sink,
         *,

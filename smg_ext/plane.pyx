@@ -5,17 +5,17 @@ In: a connected non-blocking socket and serialized requests. Out: each whole mes
 sink that got something is woken with it. Flow control is manual, so that a paused call holds its engine back. Used by `smg.engine.native`.
 """
 
-import ssl
-
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 
+from smg_ext.headers cimport HEADERS_MOST, Headers
 from smg_ext.nghttp2 cimport *
-from smg_ext.session cimport CallC, open_session, status_of_call, submit_call
+from smg_ext.session cimport BLOCKED, BROKEN, ENDED, WELL, CallC, open_session, put_length, status_of_call, submit_call
 from smg_ext.sink cimport Sink, free_cutter, stop_cutting
 from smg_ext.text cimport put
+from smg_ext.tls cimport TlsPipe
 
 __all__ = ["Call", "Connection"]
 
@@ -35,12 +35,12 @@ cdef enum:
     READ_SIZE = 65536
     READS_PER_WAKE = 16             # 1 MB, then other sockets get their turn
     SEND_SIZE = 65536               # frames are gathered up to this, so that a request leaves in one packet
+    CALLS_PER_SEND = 8              # that many wait for no others: the work between them is the engine's idle time
+    REQUEST_MOST = 0xFFFFFFFF
     INTERNAL = 13
     UNAVAILABLE = 14
-    WELL = 0
-    BLOCKED = 1                     # the socket takes no more
-    ENDED = 2                       # the engine closed the connection
-    BROKEN = 3                      # what it sent is not HTTP/2, or memory is short
+
+LINGER_S = 1.0
 
 REASONS = {ENDED: "the engine closed the connection", BROKEN: "the engine broke the HTTP/2 protocol"}
 
@@ -66,10 +66,15 @@ cdef class Call:
         sink, self.sink = self.sink, None
         if not self.c.closed:
             nghttp2_submit_rst_stream(self.connection.session, NGHTTP2_FLAG_NONE, self.c.stream_id, NGHTTP2_CANCEL)
-            self.connection._flush()
+            self.connection._flush_soon()
         self.connection._settle_soon()
         if sink is not None:
             (<Sink>sink).drop()
+
+    def linger(self):
+        """Leaves the call, whose answer is whole, one to two seconds to end by itself; then cancels it."""
+        if not self.c.ended and self.connection is not None:
+            self.connection._linger(self)
 
     def pause(self):
         """Stops giving window back to the engine: it may send at most one stream window more."""
@@ -81,7 +86,7 @@ cdef class Call:
         if self.c.unconsumed and not self.c.ended and not self.c.closed:
             nghttp2_session_consume_stream(self.connection.session, self.c.stream_id, self.c.unconsumed)
             self.c.unconsumed = 0
-            self.connection._flush()
+            self.connection._flush_soon()
 
 
 cdef class Connection:
@@ -93,10 +98,8 @@ cdef class Connection:
     def __cinit__(self, loop, socket, on_close, tls=None):
         self.loop = loop
         self.socket, self.fd, self.on_close = socket, socket.fileno(), on_close
-        self.calls = set()
-        self.tls_unsent = memoryview(b"")
-        if tls is not None:
-            self.tls, self.tls_in, self.tls_out = tls
+        self.calls, self.lingering, self.fading = set(), set(), set()
+        self.tls = TlsPipe(socket, tls) if tls is not None else None
         if open_session(&self.session, &self.c):
             raise MemoryError()
 
@@ -129,62 +132,46 @@ cdef class Connection:
         if self.tls is not None:
             self.loop.call_soon(self._readable)  # the answer may have come with the end of the handshake
 
-    def call(self, bytes path not None, bytes authority not None, list metadata not None, bytes request not None, Sink sink not None,
+    def call(self, Headers headers not None, bytes timeout, bytes request not None, Sink sink not None,
              *, size_t message_limit=536870912):
-        """Starts a call; gives its Call. `request` is the serialized message, `metadata` lower-case (name, value) pairs.
+        """Starts a call; gives its Call. `request` is the serialized message, `timeout` the value of grpc-timeout, None = no deadline.
 
-        Raises ConnectionError when the connection takes no more calls.
+        It leaves with the others of the loop's iteration. Raises ConnectionError when the connection takes no more calls.
         """
         cdef Call call = Call()
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(request)
         if self.closed or self.c.leaving or self.fault is not None:
             raise ConnectionError("connection closed")
         if sink.deliver == NULL:
             raise TypeError("a bare Sink takes no messages")
+        if size > REQUEST_MOST:
+            raise ValueError("a message's length has 32 bits")
         call.connection = self
         call.sink = sink
-        call.request = b"\0" + len(request).to_bytes(4, "big") + request
+        call.request = request
         call.c.owner = <void *>call
         call.c.cutter.sink = sink.target
         call.c.cutter.deliver = sink.deliver
         call.c.cutter.body_limit = message_limit
-        call.c.request = <const uint8_t *>PyBytes_AS_STRING(call.request)
-        call.c.request_size = <size_t>PyBytes_GET_SIZE(call.request)
-        headers = [
-            (b":method", b"POST"), (b":scheme", b"https" if self.tls is not None else b"http"), (b":path", path),
-            (b":authority", authority), (b"te", b"trailers"), (b"content-type", b"application/grpc"), *metadata,
-        ]
+        put_length(call.c.prefix, <size_t>size)
+        call.c.request = <const uint8_t *>PyBytes_AS_STRING(request)
+        call.c.request_size = sizeof(call.c.prefix) + <size_t>size
         self.calls.add(call)
         try:
-            self._submit(call, headers)
+            self._submit(call, headers, timeout)
         except BaseException:
             self.calls.discard(call)
             raise
-        self._flush()
+        self._flush_soon()
         return call
 
     def close(self):
         """Ends every call as UNAVAILABLE and closes the socket."""
         self._lost("the connection was closed")
 
-    cdef int _submit(self, Call call, list headers) except -1:
-        cdef nghttp2_nv *fields
-        cdef Py_ssize_t i
-        cdef int failed
-        cdef bytes name, value
-        for name, value in headers:
-            if b"\n" in value or b"\r" in value or b"\0" in value:
-                raise ValueError(f"the header {name!r} holds a character that no header may hold")
-        fields = <nghttp2_nv *>malloc(len(headers) * sizeof(nghttp2_nv))
-        if fields == NULL:
-            raise MemoryError()
-        for i in range(len(headers)):
-            name, value = headers[i]
-            fields[i] = nghttp2_nv(
-                <uint8_t *>PyBytes_AS_STRING(name), <uint8_t *>PyBytes_AS_STRING(value), <size_t>PyBytes_GET_SIZE(name),
-                <size_t>PyBytes_GET_SIZE(value), NGHTTP2_FLAG_NONE,
-            )
-        failed = submit_call(self.session, &call.c, fields, <size_t>len(headers))
-        free(fields)
+    cdef int _submit(self, Call call, Headers headers, bytes timeout) except -1:
+        cdef nghttp2_nv fields[HEADERS_MOST]
+        cdef int failed = submit_call(self.session, &call.c, fields, headers.fill(fields, timeout))
         if failed:
             self.c.leaving = True  # such as the last stream id being used
             raise ConnectionError(nghttp2_strerror(failed).decode())
@@ -195,7 +182,7 @@ cdef class Connection:
         if self.closed:
             return
         if self.tls is not None:
-            outcome = self._receive_tls()
+            outcome = self.tls.receive(self.session)
         else:
             with nogil:
                 outcome = self._receive()
@@ -219,29 +206,6 @@ cdef class Connection:
                 return WELL
             reads += 1
         return WELL
-
-    cdef int _receive_tls(self) except -1:
-        cdef const unsigned char[::1] plain
-        cdef int outcome = WELL
-        try:
-            data = self.socket.recv(READ_SIZE)
-            outcome = WELL if data else ENDED
-            self.tls_in.write(data)
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError:
-            outcome = ENDED
-        try:
-            while True:
-                plain = self.tls.read(READ_SIZE)
-                if plain.shape[0] == 0:
-                    return ENDED
-                if nghttp2_session_mem_recv(self.session, &plain[0], <size_t>plain.shape[0]) < 0:
-                    return BROKEN
-        except ssl.SSLWantReadError:
-            return outcome
-        except ssl.SSLError:
-            return ENDED
 
     cdef object _after_read(self, int outcome):
         if self.c.ready and self.on_ready is not None:
@@ -278,9 +242,28 @@ cdef class Connection:
                     nghttp2_submit_rst_stream(self.session, NGHTTP2_FLAG_NONE, call.c.stream_id, NGHTTP2_CANCEL)
                     self._flush()
         if call.c.closed and not call.c.dirty and call in self.calls:  # a dirty one is on the list anew: it must live until then
-            self.calls.discard(call)
+            self._closed(call)
             status, text = status_of_call(&call.c)
             self._end(call, status, text)
+
+    cdef object _closed(self, Call call):
+        self.calls.discard(call)
+        if call.lingering:
+            self.lingering.discard(call)
+            self.fading.discard(call)
+
+    cdef object _linger(self, Call call):
+        self.lingering.add(call)
+        call.lingering = True
+        if self.sweeping is None:
+            self.sweeping = self.loop.call_later(LINGER_S, self._sweep)
+
+    def _sweep(self):
+        """Cancels the calls that had their time."""
+        fading, self.fading, self.lingering = self.fading, self.lingering, set()
+        self.sweeping = self.loop.call_later(LINGER_S, self._sweep) if self.fading else None
+        for call in fading:
+            (<Call>call).cancel()
 
     cdef object _end(self, Call call, int status, object text):
         sink, call.sink = call.sink, None
@@ -295,6 +278,18 @@ cdef class Connection:
 
     cdef object _report(self, object error):
         self.loop.call_exception_handler({"message": "a sink of the native data plane failed", "exception": error})
+
+    cdef object _flush_soon(self):
+        """Sends when the loop's iteration ends, or when enough has gathered."""
+        self.unsent += 1
+        if self.unsent == 1:
+            self.loop.call_soon(self._flush_now)
+        elif self.unsent % CALLS_PER_SEND == 0:
+            self._flush()
+
+    def _flush_now(self):
+        self.unsent = 0
+        self._flush()
 
     cdef object _settle_soon(self):
         if not self.settling and not self.closed:
@@ -358,22 +353,19 @@ cdef class Connection:
             elif c_errno != EINTR:
                 return ENDED
 
-    cdef object _send_tls(self):
-        try:
-            while True:
-                if not self.tls_unsent:
-                    if self._fill() != WELL:
-                        return BROKEN
-                    if self.out.size:
-                        self.tls.write(PyBytes_FromStringAndSize(<const char *>self.out.data, <Py_ssize_t>self.out.size))
-                    self.tls_unsent = memoryview(self.tls_out.read())
-                    if not self.tls_unsent:
-                        return WELL
-                self.tls_unsent = self.tls_unsent[self.socket.send(self.tls_unsent):]
-        except (BlockingIOError, InterruptedError):
-            return BLOCKED
-        except OSError:
-            return ENDED
+    cdef int _send_tls(self) except -1:
+        cdef int outcome
+        while True:
+            outcome = self.tls.push()
+            if outcome != WELL:
+                return outcome
+            if self._fill() != WELL:
+                return BROKEN
+            if self.out.size == 0:
+                return WELL
+            outcome = self.tls.put(self.out.data, self.out.size)
+            if outcome != WELL:
+                return outcome
 
     cdef object _watch_writes(self, bint wanted):
         if wanted and not self.writing:
@@ -391,6 +383,9 @@ cdef class Connection:
         if self.writing:
             self.loop.remove_writer(self.fd)
         self.socket.close()
+        if self.sweeping is not None:
+            self.sweeping.cancel()
+        self.sweeping, self.lingering, self.fading = None, set(), set()
         self._wake()
         nghttp2_session_del(self.session)  # before the calls that its streams point to
         self.session, self.c.dirty = NULL, NULL

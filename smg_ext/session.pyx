@@ -59,6 +59,15 @@ cdef int submit_call(nghttp2_session *session, CallC *c, const nghttp2_nv *heade
     return 0
 
 
+cdef void put_length(uint8_t *prefix, size_t size) noexcept nogil:
+    """Writes gRPC's prefix of a message that is not compressed."""
+    prefix[0] = 0
+    prefix[1] = <uint8_t>(size >> 24)
+    prefix[2] = <uint8_t>(size >> 16)
+    prefix[3] = <uint8_t>(size >> 8)
+    prefix[4] = <uint8_t>size
+
+
 cdef object status_of_call(const CallC *c):
     """Gives (gRPC status, text) of a call that nghttp2 is done with."""
     if c.failed == CUT_TOO_LARGE:
@@ -81,8 +90,12 @@ cdef ssize_t _read_request(nghttp2_session *session, int32_t stream_id, uint8_t 
                            nghttp2_data_source *source, void *connection) noexcept nogil:
     cdef CallC *c = <CallC *>source.ptr
     cdef size_t size = min(room, c.request_size - c.request_sent)
-    if size:
-        memcpy(into, c.request + c.request_sent, size)
+    cdef size_t first = 0
+    if size and c.request_sent < sizeof(c.prefix):
+        first = min(size, sizeof(c.prefix) - c.request_sent)
+        memcpy(into, c.prefix + c.request_sent, first)
+    if size > first:
+        memcpy(into + first, c.request + c.request_sent + first - sizeof(c.prefix), size - first)
     c.request_sent += size
     if c.request_sent == c.request_size:
         flags[0] |= NGHTTP2_DATA_FLAG_EOF

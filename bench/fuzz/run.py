@@ -88,7 +88,9 @@ class Loop:
 
 def frames_target() -> Target:
     """Three calls on a connection; one is cancelled, paused or resumed from inside its sink, as the draw will have it."""
-    from smg._ext import Call, Connection, Inbox
+    from smg._ext import Call, Connection, Headers, Inbox
+
+    headers = Headers(b"/s/m", b"h", secure=False, metadata=[])
 
     def feed(data: bytes, draw: random.Random) -> None:
         ours, theirs = socket.socketpair()
@@ -117,7 +119,7 @@ def frames_target() -> Target:
             def end(status: int, text: str) -> None:
                 ends[i] += 1
 
-            calls[i] = connection.call(b"/s/m", b"h", [], b"request" * 20, Inbox(take, end), message_limit=5000)
+            calls[i] = connection.call(headers, None, b"request" * 20, Inbox(take, end), message_limit=5000)
 
         for i in range(3):
             start(i)

@@ -1,12 +1,12 @@
-"""Field tables of the Generate messages, for the native decoder: a protocol's descriptor in, the table's plain data out.
+"""Fields of the Generate messages, for native code: a protocol's descriptors in, plain numbers out.
 
 What a field means is told by its name; everything else is skipped, as protobuf does with unknown fields. The reference is each driver's
-`decode`: a test feeds both.
+`decode` and `encode`: tests feed both.
 """
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-__all__ = ["MEANINGS", "field_table"]
+__all__ = ["MEANINGS", "field_table", "request_numbers"]
 
 # Field name → what the native decoder does with it.
 MEANINGS = {
@@ -44,3 +44,27 @@ def field_table(response: Descriptor) -> list[dict[int, tuple[str, int]]]:
             fields[field.number] = (meaning, len(messages) - 1 if entered is not None else 0)
         table.append(fields)
     return table
+
+
+# Part of a request → names that its field may have; `text` and `ids` are within the prompt.
+REQUEST_PARTS = {"request_id": ("request_id",), "prompt": ("tokenized",)}
+PROMPT_PARTS = {"text": ("original_text",), "ids": ("input_ids", "input_token_ids")}
+
+
+def request_numbers(request: Descriptor) -> dict[str, int]:
+    """Gives the field numbers of a request's id and prompt, and of the prompt's text and ids. ValueError when one is not there."""
+    whole = {part: _named(request, names) for part, names in REQUEST_PARTS.items()}
+    prompt = whole["prompt"].message_type
+    if prompt is None:
+        raise ValueError(f"the prompt of {request.full_name} is no message")
+    inner = {part: _named(prompt, names) for part, names in PROMPT_PARTS.items()}
+    if inner["ids"].type != FieldDescriptor.TYPE_UINT32 or not inner["ids"].is_repeated:
+        raise ValueError(f"the token ids of {prompt.full_name} are not repeated uint32")
+    return {part: field.number for part, field in (whole | inner).items()}
+
+
+def _named(message: Descriptor, names: tuple[str, ...]) -> FieldDescriptor:
+    for name in names:
+        if name in message.fields_by_name:
+            return message.fields_by_name[name]
+    raise ValueError(f"{message.full_name} has no field {' or '.join(names)}")

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -21,13 +21,25 @@ from smg.engine.channel import call_metadata, open_channel
 from smg.engine.native import Messages, NativeLink
 from smg.engine.reader import AioReader, NativeReader, Reader, translated
 from smg.engine.sampling import PARAMS
+from smg.engine.writer import RequestWriter
 from smg.errors import EngineProtocol, EngineRejected, EngineUnavailable, UnsupportedParameter
 from smg.pb import common_pb2
 
 __all__ = ["GrpcEngine"]
 
+Made = TypeVar("Made")
 Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
 
+# Parameter that a protocol may lack → whether a request needs it.
+NEEDS: dict[str, Callable[[EngineRequest], bool]] = {
+    "n": lambda request: request.sampling.n > 1,
+    "logit_bias": lambda request: bool(request.sampling.logit_bias),
+    "min_tokens": lambda request: request.sampling.min_tokens > 0,
+    "min_p": lambda request: request.sampling.min_p > 0,
+    "logprobs": lambda request: request.logprobs is not None,
+    "prompt_logprobs": lambda request: request.prompt_logprobs is not None,
+    "data_parallel_rank": lambda request: request.data_parallel_rank is not None,
+}
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
 ARCHIVE_TIMEOUT_S = 60.0
 
@@ -40,10 +52,12 @@ class GrpcEngine(Engine):
     def __init__(self, url: str, *, options: EngineOptions | None = None) -> None:
         super().__init__(url, options=options)
         self.call_metadata = call_metadata(self.options)
+        self._lacking = [(param, asked) for param, asked in NEEDS.items() if not getattr(self.features, param)]
         self._channel: grpc.aio.Channel | None = None
         self._methods: dict[str, Callable[..., Any]] = {}
         self._link: NativeLink | None = None
-        self._generate_path = self.path("Generate").encode()
+        self._generate_path = self.path("Generate")
+        self._writer = RequestWriter(self.service.methods_by_name["Generate"].input_type, self.encode)
 
     @abstractmethod
     def encode(self, request: EngineRequest) -> Message:
@@ -78,30 +92,19 @@ class GrpcEngine(Engine):
 
         Stop strings are never refused, because the pipeline matches them itself; nor is a seed, which OpenAI calls best effort.
         """
-        sampling, features = request.sampling, self.features
-        wanted = {
-            "n": sampling.n > 1 and not features.n,
-            "logit_bias": bool(sampling.logit_bias) and not features.logit_bias,
-            "min_tokens": sampling.min_tokens > 0 and not features.min_tokens,
-            "min_p": sampling.min_p > 0 and not features.min_p,
-            "logprobs": request.logprobs is not None and not features.logprobs,
-            "prompt_logprobs": request.prompt_logprobs is not None and not features.prompt_logprobs,
-            "data_parallel_rank": request.data_parallel_rank is not None and not features.data_parallel_rank,
-        }
-        for param, missing in wanted.items():
-            if missing:
+        for param, asked in self._lacking:
+            if asked(request):
                 raise UnsupportedParameter(f"the {self.runtime} engine does not support {param}", param=param)
-        kind = request.constraint.kind if request.constraint else None
-        if kind is not None and kind not in features.constraints:
-            param = (request.constraint.param if request.constraint else "") or PARAMS[kind]
+        if request.constraint is not None and request.constraint.kind not in self.features.constraints:
+            kind = request.constraint.kind
+            param = request.constraint.param or PARAMS[kind]
             name = f"{param} {kind}" if param == "response_format" else param
             raise UnsupportedParameter(f"the {self.runtime} engine does not support {name}", param=param)
 
     async def generate(self, request: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
         """Runs the request; see `Engine.generate`. Returns with the last choice's end, not with the call's."""
-        message = self._encoded(request)
         answer = Answer(request)
-        reader = await self._reader("Generate", message, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
+        reader = await self._reader(request, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
         try:
             while (reply := await reader.read()) is not None:
                 yield answer.take(self.decode(reply))
@@ -120,7 +123,7 @@ class GrpcEngine(Engine):
         """Starts the request on the native plane, its messages going to `sink`. The deadline is also the caller's to keep."""
         if self._link is None:
             raise EngineUnavailable("the connection to the engine is closed")
-        message = self._encoded(request).SerializeToString()
+        message = self._made(self._writer.write, request)
         return await self._link.call(self._generate_path, message, sink, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
 
     async def tokenizer_archive(self) -> bytes:
@@ -164,19 +167,19 @@ class GrpcEngine(Engine):
             raise EngineUnavailable("the connection to the engine is closed")
         return self._methods[method](request, timeout=min(timeout_s, LONGEST_TIMEOUT_S), metadata=self.call_metadata, wait_for_ready=False)
 
-    def _encoded(self, request: EngineRequest) -> Message:
+    def _made(self, make: Callable[[EngineRequest], Made], request: EngineRequest) -> Made:
         try:
-            return self.encode(request)
+            return make(request)
         except (ValueError, TypeError) as error:
             raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
 
-    async def _reader(self, method: str, message: Message, *, timeout_s: float) -> Reader:
+    async def _reader(self, request: EngineRequest, *, timeout_s: float) -> Reader:
         if self._link is None:
-            return AioReader(self._open(method, message, timeout_s=timeout_s))
+            return AioReader(self._open("Generate", self._made(self.encode, request), timeout_s=timeout_s))
         messages = Messages()
-        call = await self._link.call(self.path(method).encode(), message.SerializeToString(), messages.sink, timeout_s=timeout_s)
+        call = await self._link.call(self._generate_path, self._made(self._writer.write, request), messages.sink, timeout_s=timeout_s)
         messages.watch(call, timeout_s=timeout_s)
-        return NativeReader(messages, GetMessageClass(self.service.methods_by_name[method].output_type).FromString)
+        return NativeReader(messages, GetMessageClass(self.service.methods_by_name["Generate"].output_type).FromString)
 
 
 def _join_checked(chunks: list[bytes], told: str) -> bytes:

@@ -4,9 +4,10 @@ Only streaming calls go this way; the rest stays on grpc.aio. Failures have the 
 """
 
 import asyncio
+import math
 from collections import deque
 
-from smg._ext import Call, Connection, Inbox, Sink
+from smg._ext import Call, Connection, Headers, Inbox, Sink
 from smg.engine.base import EngineOptions
 from smg.engine.channel import call_metadata, split_url
 from smg.engine.dial import Address, connect, handshake
@@ -25,6 +26,9 @@ HELD_BYTES = 1024 * 1024
 GONE = "the engine cannot be reached, or it went away"
 LATE = "the engine did not answer in time"
 DEADLINE_EXCEEDED = 4
+RESOURCE_EXHAUSTED = 8
+# A deadline further off than this goes to the engine in whole seconds, so that both sides have the header in their tables.
+EXACT_S = 10.0
 
 
 class NativeLink:
@@ -40,7 +44,7 @@ class NativeLink:
             host, _, port = target.rpartition(":")
             self._host, self._authority = host.strip("[]"), target.encode()
             self._address = (self._host, int(port))
-        self._metadata = [(name.encode(), value.encode()) for name, value in call_metadata(options)]
+        self._headers: dict[str, Headers] = {}
         self._connection: Connection | None = None  # the one that had room last
         self._connections: set[Connection] = set()
         self._connecting: asyncio.Task[None] | None = None
@@ -48,19 +52,27 @@ class NativeLink:
         self._blocked_until = 0.0
         self._closed = False
 
-    async def call(self, path: bytes, request: bytes, sink: Sink, *, timeout_s: float) -> Call:
+    async def call(self, path: str, request: bytes, sink: Sink, *, timeout_s: float) -> Call:
         """Starts a call, connecting first where needed. The deadline goes to the engine; keeping it here is the caller's.
 
-        Raises EngineUnavailable when there is no connection within `connect_timeout_s`, EngineTimeout when the deadline comes first.
+        Raises EngineUnavailable when there is no connection within `connect_timeout_s`, EngineTimeout when the deadline comes first,
+        EngineRejected when the request is over `max_message_bytes`.
         """
+        limit = self._options.max_message_bytes
+        if len(request) > limit:
+            raise error_of_call(RESOURCE_EXHAUSTED, f"Sent message larger than max ({len(request)} vs. {limit})")
         connection = self._connection
         if connection is None or not connection.room:
             connection = await self._with_room(timeout_s)
-        metadata = [*self._metadata, (b"grpc-timeout", _timeout(timeout_s))]
         try:
-            return connection.call(path, self._authority, metadata, request, sink, message_limit=self._options.max_message_bytes)
+            return connection.call(self._headers.get(path) or self._add(path), _timeout(timeout_s), request, sink, message_limit=limit)
         except (ConnectionError, ValueError) as error:
             raise EngineUnavailable(GONE, detail=str(error)) from error
+
+    def _add(self, path: str) -> Headers:
+        metadata = [(name.encode(), value.encode()) for name, value in call_metadata(self._options)]
+        self._headers[path] = Headers(path.encode(), self._authority, secure=self._secure, metadata=metadata)
+        return self._headers[path]
 
     def close(self) -> None:
         """Closes every connection for good; their calls, and those that wait for a connection, end as unavailable."""
@@ -201,6 +213,13 @@ class Messages:
         if self._call is not None:
             self._call.cancel()
 
+    def linger(self) -> None:
+        """Leaves the call, whose answer is whole, a moment to end by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._call is not None:
+            self._call.linger()
+
     def _take(self, messages: list[bytes]) -> None:
         self._messages += messages
         self._held_bytes += sum(map(len, messages))
@@ -242,5 +261,6 @@ def _retrieve(task: asyncio.Task[None]) -> None:
 
 def _timeout(timeout_s: float) -> bytes:
     """The header's value: at most eight digits and a unit."""
-    milliseconds = max(1, int(timeout_s * 1000))
-    return b"%dm" % milliseconds if milliseconds < 100_000_000 else b"%dS" % min(99_999_999, int(timeout_s))
+    if timeout_s < EXACT_S:
+        return b"%dm" % max(1, int(timeout_s * 1000))
+    return b"%dS" % min(99_999_999, math.ceil(timeout_s))

@@ -82,9 +82,9 @@ class NativeReader:
 
 
 def leave_call(call: Call | Messages, *, whole: bool) -> None:
-    """Cancels a native call; one whose answer is whole gets its moment first."""
+    """Cancels a native call; one whose answer is whole gets its moment first, one to two seconds."""
     if whole:
-        asyncio.get_running_loop().call_later(LINGER_S, call.cancel)
+        call.linger()
     else:
         call.cancel()
 

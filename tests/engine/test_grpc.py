@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 import socket
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -236,27 +235,6 @@ def test_unix_socket(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority and certificates of a server and a client."""
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "extension").write_text("subjectAltName=DNS:localhost\n")
-
-    def openssl(*arguments: str) -> None:
-        try:
-            subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-        except FileNotFoundError:
-            pytest.skip("TLS is not tested: the command openssl is not installed")
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority", "-days", "2")
-    for name in ("server", "client"):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "extension")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
-    return folder
-
-
 @pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual tls"])
 def test_tls(certificates: Path, mutual: bool) -> None:
     def pem(name: str) -> bytes:
@@ -358,3 +336,14 @@ def test_cancelled_task_stays_cancelled() -> None:
         await until(lambda: fake.cancelled == 2)
 
     play({"Generate": [HOLD], "HealthCheck": [HOLD]}, scene)
+
+
+def test_request_over_the_message_limit() -> None:
+    async def scene(engine: Engine, fake: Fake) -> None:
+        with pytest.raises(EngineRejected, match="larger than a message may be") as caught:
+            await collect(engine, request(prompt_ids=[70_000] * 1000))
+        assert "Sent message larger than max" in str(caught.value.detail)
+        assert not fake.requests
+        assert ids_of(await collect(engine, request())) == [1]
+
+    play({"Generate": [complete(1)]}, scene, max_message_bytes=2000)

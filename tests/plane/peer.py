@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-from smg._ext import Call, Connection, Inbox
+from smg._ext import Call, Connection, Headers, Inbox
 
 DEADLINE_S = 10.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -16,6 +16,7 @@ ACK = END_STREAM = 1
 END_HEADERS = 4
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4
 
+COMMON = Headers(b"/s/m", b"localhost", secure=False, metadata=[])
 HEAD = ((":status", "200"), ("content-type", "application/grpc"))
 Field = tuple[str, str]
 
@@ -169,7 +170,7 @@ class Heard:
         self.messages: list[bytes] = []
         self.wakes = 0
         self.ends: list[tuple[int, str]] = []
-        self.call: Call = connection.call(b"/s/m", b"localhost", [], request, Inbox(self._take, self._end), **options)
+        self.call: Call = connection.call(COMMON, None, request, Inbox(self._take, self._end), **options)
 
     def _take(self, messages: list[bytes]) -> None:
         self.wakes += 1

@@ -68,6 +68,7 @@ def test_messages_divided_at_every_byte() -> None:
             for i, cut in enumerate(range(1, len(whole))):
                 stream_id = 2 * i + 1
                 heard = it.start()
+                await until(lambda stream_id=stream_id: stream_id in it.peer.streams)
                 it.peer.send(head(stream_id), data(stream_id, whole[:cut]), data(stream_id, whole[cut:]), trailer(stream_id))
                 assert await heard.ended() == (0, "")
                 assert heard.messages == BODIES[:3]
@@ -126,6 +127,7 @@ def test_how_calls_end(run: Run, answer: list[bytes], status: int, text: str) ->
             assert text in got[1]
             assert bool(text) == bool(got[1])
             again = it.start()
+            await until(lambda: 3 in it.peer.streams)
             it.peer.send(head(3), trailer(3))
             assert await again.ended() == (0, "")
 
@@ -207,6 +209,7 @@ def test_cancel_in_the_middle_of_a_big_request(run: Run) -> None:
             await until(lambda: it.peer.of(RST_STREAM))
             it.peer.send(window(1, 1000), window(0, 100_000))
             other = it.start()
+            await until(lambda: 3 in it.peer.streams)
             it.peer.send(head(3), trailer(3))
             assert await other.ended() == (0, "")
 

@@ -18,7 +18,7 @@ from tests.engine.fake import HOLD, serve
 from tests.plane.conftest import Run
 from tests.plane.peer import MAX_CONCURRENT_STREAMS, Peer, data, goaway, head, message, server, settings, trailer, until
 
-PATH = b"/s/Generate"
+PATH = "/s/Generate"
 
 
 @contextlib.contextmanager
@@ -216,6 +216,8 @@ def test_the_deadline_counts_while_connecting(run: Run) -> None:
 def test_timeout_header() -> None:
     assert native._timeout(0.0001) == b"1m"
     assert native._timeout(1.5) == b"1500m"
+    assert native._timeout(9.9999) == b"9999m"
+    assert native._timeout(599.2) == b"600S"  # later than ours, never earlier
     assert native._timeout(7 * 24 * 3600) == b"604800S"
     assert native._timeout(1e300) == b"99999999S"
 

@@ -9,7 +9,7 @@ import pytest
 
 from smg._ext import Call, Inbox, Sink
 from tests.plane.conftest import Run
-from tests.plane.peer import RST_STREAM, Heard, data, head, line, message, trailer, until
+from tests.plane.peer import COMMON, RST_STREAM, Heard, data, head, line, message, trailer, until
 
 
 def test_cancel_from_inside_a_wake(run: Run) -> None:
@@ -24,7 +24,7 @@ def test_cancel_from_inside_a_wake(run: Run) -> None:
                     for call in calls:
                         call.cancel()
 
-                calls.append(it.connection.call(b"/s/m", b"h", [], b"", Inbox(leave, lambda *_: woken.append(-1))))
+                calls.append(it.connection.call(COMMON, None, b"", Inbox(leave, lambda *_: woken.append(-1))))
 
             for i in range(3):
                 start(i)
@@ -42,7 +42,7 @@ def test_a_call_that_nobody_holds_is_cancelled_from_inside_its_wake(run: Run) ->
             held: dict[int, Call] = {}
 
             def start(i: int) -> None:
-                held[i] = it.connection.call(b"/s/m", b"h", [], b"", Inbox(lambda _: held.pop(i).cancel(), lambda *_: None))
+                held[i] = it.connection.call(COMMON, None, b"", Inbox(lambda _: held.pop(i).cancel(), lambda *_: None))
 
             for i in range(200):
                 start(i)
@@ -58,7 +58,7 @@ def test_start_from_inside_an_end(run: Run) -> None:
     async def scene() -> None:
         async with line() as it:
             later: list[Heard] = []
-            it.connection.call(b"/s/m", b"h", [], b"", Inbox(lambda _: None, lambda *_: later.append(it.start())))
+            it.connection.call(COMMON, None, b"", Inbox(lambda _: None, lambda *_: later.append(it.start())))
             await until(lambda: it.peer.streams)
             it.peer.send(head(1), trailer(1))
             await until(lambda: later and len(it.peer.streams) == 2)
@@ -79,7 +79,7 @@ def test_close_from_inside_a_sink(run: Run, at: str) -> None:
             def ignore(*_: object) -> None:
                 pass
 
-            it.connection.call(b"/s/m", b"h", [], b"", Inbox(close if at == "messages" else ignore, close if at == "end" else ignore))
+            it.connection.call(COMMON, None, b"", Inbox(close if at == "messages" else ignore, close if at == "end" else ignore))
             others = [it.start(), it.start()]
             await until(lambda: len(it.peer.streams) == 3)
             it.peer.send(*[head(i) + data(i, message(b"x")) + trailer(i) for i in (1, 3, 5)])
@@ -103,7 +103,7 @@ def test_a_sink_that_raises_harms_no_other(at: str) -> None:
                 raise KeyError("mine")
 
             bad = Inbox(fail, lambda *end: ends.append(end)) if at == "messages" else Inbox(lambda _: None, fail)
-            it.connection.call(b"/s/m", b"h", [], b"", bad)
+            it.connection.call(COMMON, None, b"", bad)
             good = it.start()
             await until(lambda: len(it.peer.streams) == 2)
             it.peer.send(head(1), data(1, message(b"x")), head(3), data(3, message(b"y")), trailer(3))
@@ -129,7 +129,7 @@ def test_nothing_is_told_from_inside_call(run: Run) -> None:
                 sink = Inbox(lambda _: None, lambda *_: told.append(bool(started)))
                 started.clear()
                 try:
-                    it.connection.call(b"/s/m", b"h", [], b"x" * 100_000, sink)
+                    it.connection.call(COMMON, None, b"x" * 100_000, sink)
                 except ConnectionError:
                     break
                 started.append(True)
@@ -143,9 +143,9 @@ def test_a_bare_sink_is_refused(run: Run) -> None:
     async def scene() -> None:
         async with line() as it:
             with pytest.raises(TypeError):
-                it.connection.call(b"/s/m", b"h", [], b"", Sink())
-            with pytest.raises(ValueError, match="authorization"):
-                it.connection.call(b"/s/m", b"h", [(b"authorization", b"a\r\nb: c")], b"", Inbox(print, print))
+                it.connection.call(COMMON, None, b"", Sink())
+            with pytest.raises(ValueError, match="grpc-timeout"):
+                it.connection.call(COMMON, b"1m\r\nb: c", b"", Inbox(print, print))
             assert it.connection.active == 0
 
     run(scene())
@@ -155,6 +155,7 @@ def test_calls_never_started_can_be_used() -> None:
     call = Call()
     call.pause()
     call.resume()
+    call.linger()
     call.cancel()
 
 
@@ -176,7 +177,7 @@ def test_nothing_is_kept(how: str) -> None:
             try:
                 owner = Owner()
                 kept = weakref.ref(owner)
-                call = it.connection.call(b"/s/m", b"h", [], b"", owner.sink)
+                call = it.connection.call(COMMON, None, b"", owner.sink)
                 await until(lambda: it.peer.streams)
                 if how == "end":
                     it.peer.send(head(1), trailer(1))
