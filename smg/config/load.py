@@ -1,4 +1,4 @@
-"""Files, environment and command line become one checked Config: files < `SMG_*` variables < flags. Called at start and on reload."""
+"""Files, environment and command line become one checked Config: systemd's credentials < files < `SMG_*` variables < flags. Called at start and on reload."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 import smg.config.files
 from smg.config.check import Mistake, find_mistakes, find_warnings
+from smg.config.credentials import read_credentials
 from smg.config.environment import read_environment
 from smg.config.files import config_files, read_file
 from smg.config.flags import FlagReader
@@ -33,11 +34,13 @@ def load(
 ) -> Loaded:
     """Reads every layer and checks the whole (`check=False`: each value for itself only). Raises ConfigError with all mistakes at once."""
     flags = FlagReader(arguments)
+    variables = {} if flags.help else environment if environment is not None else os.environ
     settings = Settings()
+    read_credentials(variables, settings)
     files = [] if flags.help else config_files(flags.files, default=default_file or smg.config.files.DEFAULT_FILE)
     for path in files:
         read_file(path, settings)
-    read_environment({} if flags.help else environment if environment is not None else os.environ, settings)
+    read_environment(variables, settings)
     settings.mistakes += flags.mistakes
     for assignment in flags.assignments():
         settings.put(assignment)

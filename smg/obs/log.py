@@ -1,5 +1,7 @@
 """Logging of a process: records in, lines of text or JSON out, to standard error and, if wished, to a file a day.
 
+When standard error is the journal, each line of text begins with its priority, see sd-daemon(3), and leaves the time to the journal.
+
 Called once by each process of the gateway. `in_thread=True` moves formatting and writing off the event loop; the supervisor, which forks,
 writes in place. Fields come by `extra={...}`; a value whose field is named like a secret is not written.
 """
@@ -18,11 +20,13 @@ import msgspec
 
 from smg.config.tree import Logging
 
-__all__ = ["JsonFormatter", "TextFormatter", "start_logging"]
+__all__ = ["JournalFormatter", "JsonFormatter", "TextFormatter", "start_logging"]
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 SECRET_WORDS = ("secret", "password", "api_key", "authorization", "cookie", "bearer")
+STDERR = 2
 LONGEST_QUEUE = 10_000
 # Libraries that say at INFO what only their own developers need.
 QUIET = ("_granian", "granian", "asyncio", "grpc", "uvloop")
@@ -67,6 +71,28 @@ class TextFormatter(logging.Formatter):
         trace = _trace(record)
         line = f"{_time(record)} {record.levelname} {self._process} {record.name}: {_one_line(record.getMessage())}{fields}"
         return f"{line}\n{trace}" if trace else line
+
+
+class JournalFormatter(TextFormatter):
+    """`<PRIORITY>PROCESS logger: message key=value`; each line of a traceback has the priority too, since the journal takes lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Gives the lines of a record."""
+        text = super().format(record).split(" ", 2)[2]
+        priority = next(number for level, number in PRIORITIES if record.levelno >= level)
+        return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+def _is_journal(fd: int) -> bool:
+    """True when a descriptor is the one that systemd connected to the journal: JOURNAL_STREAM in systemd.exec(5)."""
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    if not inode:
+        return False
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return (str(status.st_dev), str(status.st_ino)) == (device, inode)
 
 
 class JsonFormatter(logging.Formatter):
@@ -150,6 +176,8 @@ def start_logging(config: Logging, *, process: str, in_thread: bool) -> None:
         handlers.append(DailyFile(folder))
     for handler in handlers:
         handler.setFormatter(formatter)
+    if not config.log_json and _is_journal(STDERR):
+        handlers[0].setFormatter(JournalFormatter(process))
     root = logging.getLogger()
     root.handlers.clear()
     root.setLevel(LEVELS[config.log_level])

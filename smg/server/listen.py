@@ -6,15 +6,20 @@ import socket
 from pathlib import Path
 
 from smg.errors import ConfigError
+from smg.server.activation import Activation
 
 __all__ = ["listen_tcp", "listen_unix", "shown_address"]
 
 
-def listen_tcp(host: str, port: int, *, backlog: int, setting: str) -> socket.socket:
-    """Gives a listening socket. Raises ConfigError, naming the setting, when the address cannot be had."""
+def listen_tcp(host: str, port: int, *, backlog: int, setting: str, name: str = "", activation: Activation | None = None) -> socket.socket:
+    """Gives a listening socket: the one that was handed over under `name`, else a new one.
+
+    Raises ConfigError, naming the setting, when the address cannot be had.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return _bound(socket.socket(family, kind, protocol), address, backlog)
+        given = activation.take(name, family=family, address=address) if activation else None
+        return given or _bound(socket.socket(family, kind, protocol), address, backlog)
     except OSError as error:
         raise ConfigError([f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}"]) from error
 

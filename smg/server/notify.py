@@ -1,5 +1,6 @@
 """What systemd is told: datagrams to the socket that it names in NOTIFY_SOCKET, see sd_notify(3). Used by the supervisor."""
 
+import array
 import contextlib
 import os
 import socket
@@ -40,9 +41,15 @@ class Notifier:
         """Sets the line that `systemctl status` shows."""
         self._send(f"STATUS={text}")
 
-    def _send(self, message: str) -> None:
+    def keep(self, listener: socket.socket, *, name: str) -> None:
+        """Leaves a socket in systemd's keeping under a name, in place of what it had by that name; the next run gets it, see FDSTORE=1."""
+        self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
+        self._send(f"FDSTORE=1\nFDNAME={name}", listener)
+
+    def _send(self, message: str, *passed: socket.socket) -> None:
         if not self._address:
             return
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [each.fileno() for each in passed]))] if passed else []
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, contextlib.suppress(OSError):
             sender.setblocking(False)
-            sender.sendto(message.encode(), self._address)
+            sender.sendmsg([message.encode()], rights, 0, self._address)

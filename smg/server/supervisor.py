@@ -19,6 +19,7 @@ from types import FrameType
 from smg.config import Config
 from smg.obs.log import start_logging
 from smg.obs.shm import CONTROL_ROW, FIRST_WORKER_ROW, Shm, make_block, now_ms
+from smg.server.activation import KEPT, Activation
 from smg.server.boot import Boot, MakeApplication, Phase, fork
 from smg.server.folders import Folders
 from smg.server.listen import listen_tcp, listen_unix, shown_address
@@ -39,6 +40,7 @@ CONTROL_STOP_S = 3.0
 # A worker whose event loop does not turn for this long serves nobody.
 HUNG_AFTER_MS = 60_000
 TICK_S = 1.0
+METRICS_BACKLOG = 64
 
 
 def run(config: Config, *, reload: Callable[[], Config] | None = None, make_application: MakeApplication | None = None) -> int:
@@ -70,11 +72,8 @@ class Supervisor:
         self._workers = config.server.workers or len(os.sched_getaffinity(0))
         self._folders = Folders(config.state, environment=os.environ)
         stack.callback(self._folders.close)
-        server, metrics = config.server, config.metrics
-        self._http = stack.enter_context(listen_tcp(server.host, server.port, backlog=server.backlog, setting="server.port"))
-        self._metrics = stack.enter_context(
-            listen_tcp(metrics.prometheus_host, metrics.prometheus_port, backlog=64, setting="metrics.prometheus_port")
-        )
+        self.notifier = Notifier(os.environ)
+        self._http, self._metrics = self._listen(stack)
         self._control = stack.enter_context(listen_unix(self._folders.runtime / "control.sock"))
         block = make_block(rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2)
         stack.callback(os.close, block.fd)
@@ -86,7 +85,6 @@ class Supervisor:
         self._selector = stack.enter_context(selectors.DefaultSelector())
         for readable in (self._reports, self._signals):
             self._selector.register(readable, selectors.EVENT_READ)
-        self.notifier = Notifier(os.environ)
         self.control = Post("control")
         self.workers = [Post(f"worker-{index + 1}") for index in range(self._workers)]
         self._children: dict[int, Child] = {}
@@ -98,6 +96,23 @@ class Supervisor:
         self._pinged = 0.0
         self._stepped_ms = now_ms()
         self._hung_after_ms = 0
+
+    def _listen(self, stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+        """Opens the two ports, or takes them from systemd, and leaves them in its keeping for the next run."""
+        activation = Activation(os.environ)
+        stack.callback(activation.close)
+        server, metrics = self.config.server, self.config.metrics
+        places = (
+            ("http", server.host, server.port, server.backlog, "server.port"),
+            ("metrics", metrics.prometheus_host, metrics.prometheus_port, METRICS_BACKLOG, "metrics.prometheus_port"),
+        )
+        made = []
+        for name, host, port, backlog, setting in places:
+            listener = listen_tcp(host, port, backlog=backlog, setting=setting, name=name, activation=activation)
+            made.append(stack.enter_context(listener))
+            if name not in activation.units:
+                self.notifier.keep(listener, name=KEPT + name)
+        return made[0], made[1]
 
     @staticmethod
     def _pair(stack: contextlib.ExitStack, kind: int) -> tuple[socket.socket, socket.socket]:
@@ -152,7 +167,7 @@ class Supervisor:
         else:
             self._fill()
             self._advance_reload()
-        if self.notifier.watchdog_s and now - self._pinged >= self.notifier.watchdog_s / 3:
+        if self.notifier.watchdog_s and now - self._pinged >= self.notifier.watchdog_s / 3 and self._all_beat():
             self._pinged = now
             self.notifier.watchdog()
 
@@ -286,6 +301,14 @@ class Supervisor:
             log.critical("%s ended %d times before it served once (%s); giving up", post.name, post.failures, how)
             self._exit_code = 1
             self._stop(f"{post.name} cannot start")
+
+    def _all_beat(self) -> bool:
+        """False when a process that serves has not turned for so long that it should have been killed: then this one is broken too."""
+        now = now_ms()
+        if now < self._hung_after_ms + HUNG_AFTER_MS:
+            return True
+        beats = [self.shm.row(child.row)[2] for child in self._children.values() if child.ready]
+        return all(not beat or now - beat < 2 * HUNG_AFTER_MS for beat in beats)
 
     def _kill_hung(self) -> None:
         now = now_ms()

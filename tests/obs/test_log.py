@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from smg.config.tree import Logging
-from smg.obs.log import JsonFormatter, TextFormatter, start_logging
+from smg.obs.log import JournalFormatter, JsonFormatter, TextFormatter, start_logging
 
 
 @pytest.fixture
@@ -110,3 +111,22 @@ def test_a_queue_that_is_full_loses_records_and_does_not_block(root: logging.Log
         root.error("x")
     assert handler.queue.full()  # type: ignore[attr-defined]
     handler._listener = None  # type: ignore[attr-defined]
+
+
+def test_journal_line_has_its_priority_and_no_time(root: logging.Logger, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    def in_use(config: Logging) -> logging.Formatter | None:
+        start_logging(config, process="w", in_thread=False)
+        return root.handlers[0].formatter
+
+    lines = JournalFormatter("worker-1").format(
+        logging.makeLogRecord({"name": "n", "levelno": logging.ERROR, "levelname": "ERROR", "msg": "a"})
+    )
+    assert lines == "<3>worker-1 n: a"
+    with (tmp_path / "journal").open("w") as stream:
+        status = os.fstat(stream.fileno())
+        monkeypatch.setattr("smg.obs.log.STDERR", stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+        assert isinstance(in_use(Logging()), JournalFormatter)
+        assert not isinstance(in_use(Logging(log_json=True)), JournalFormatter)
+        monkeypatch.setenv("JOURNAL_STREAM", "1:1")
+        assert not isinstance(in_use(Logging()), JournalFormatter)
