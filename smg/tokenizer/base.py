@@ -1,7 +1,7 @@
 """What the gateway asks of a tokenizer, whatever file it came from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from smg.tokenizer.cache import CacheCounts
 
@@ -65,6 +65,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def token_bytes(self, token_id: int) -> bytes:
         """Gives the bytes of one token as they stand in running text (for `logprobs.bytes`); none for an id without a token."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[bytes]:
+        """Gives `token_bytes` of every id from 0 to `vocab_size`, one after the other, and remembers none of it."""
 
     @abstractmethod
     def token_id(self, token: str) -> int | None:

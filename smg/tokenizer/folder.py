@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from smg.errors import ConfigError
 from smg.tokenizer.files import TEMPLATE_BYTES, VOCABULARY_BYTES, find_file, read_bytes, read_json, read_text
+from smg.tokenizer.mistral import vocabulary_specials
 from smg.types.job import Sampling
 from smg.types.json import Json, JsonObject
 
@@ -145,7 +146,7 @@ def _added_tokens(path: Path, tokenizer_config: JsonObject) -> tuple[AddedToken,
 
 def _special_tokens(path: Path, tokenizer_config: JsonObject) -> dict[str, str]:
     """The variables such as `bos_token` that a template may use: those of tokenizer_config.json win, as in transformers."""
-    specials: dict[str, str] = {}
+    specials = vocabulary_specials(path) if tokenizer_config.get("eos_token") is None else {}
     for source in (read_json(path, "special_tokens.json"), read_json(path, "special_tokens_map.json"), tokenizer_config):
         for name in SPECIAL_NAMES:
             text = _token_text(source.get(name))

@@ -1,6 +1,6 @@
 """Tokenizers of the Hugging Face `tokenizers` kind, be they read from a tokenizer.json or built from a tiktoken vocabulary."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
 from tokenizers import Tokenizer as Library
@@ -8,79 +8,109 @@ from tokenizers import Tokenizer as Library
 from smg.tokenizer.base import Decoder, Span, Tokenizer
 from smg.tokenizer.cache import PIECE_CHARACTERS, CacheCounts, PieceCache, cut_rule
 from smg.tokenizer.decoder import BytesDecoder, TextDecoder, WindowDecoder
+from smg.tokenizer.facts import Facts, facts_of
 from smg.tokenizer.fast import FastEncoder
-from smg.tokenizer.literal import LiteralEncoder
+from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
 from smg.tokenizer.pieces import plan_of
 
 __all__ = ["HuggingFaceTokenizer"]
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Wraps a library tokenizer. `encode` goes through `encode_batch_fast`, which frees the GIL; the library's plain `encode` does not."""
+    """A vocabulary as the reference library reads it. Where a quick encoder stands in for the library, that is loaded only when needed.
+
+    The library's `encode_batch_fast` frees the GIL; its plain `encode` does not and is never called.
+    """
 
     def __init__(
         self,
-        library: Library,
+        library: Library | Callable[[], Library],
         *,
         name: str,
         bos_token: str | None = None,
         eos_token: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
+        facts: Facts | None = None,
         fast: FastEncoder | None = None,
         cache_bytes: int = 0,
     ) -> None:
-        library.no_truncation()
-        library.no_padding()
-        self._library = library
+        self._open = library
+        self._lock = Lock()
+        self._loaded: Library | None = None
+        facts = facts or facts_of(self._library)
         self._fast = fast
-        self._added = library.get_added_tokens_decoder()
-        vocabulary = library.get_vocab(with_added_tokens=True)
+        self._frame = facts.frame
+        self._names: Callable[[int], str | None] = fast.name if fast else self._library.id_to_token
         self.name = name
-        self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self.longest_token = max((len(token.encode()) for token in vocabulary), default=1)
+        self.vocab_size = facts.vocab_size
+        self.longest_token = facts.longest_token
         self.bos_token = bos_token
         self.eos_token = eos_token
-        own = library.token_to_id(eos_token) if eos_token else None
+        own = self.token_id(eos_token) if eos_token else None
         self.eos_token_ids = tuple(sorted({*eos_token_ids, *([] if own is None else [own])}))
-        self.special_ids = frozenset(token_id for token_id, token in self._added.items() if token.special)
-        decoder = library.decoder
-        self._plan = plan_of(None if decoder is None else decoder.__getstate__())
+        self.special_ids = frozenset(token.id for token in facts.added if token.special)
+        self._plan = plan_of(None if facts.decoder is None else facts.decoder.encode())
         self._other: dict[int, str | bytes] = {}
-        self._literal: LiteralEncoder | None = None
-        self._lock = Lock()
-        rule = cut_rule(library) if cache_bytes else None
-        self._cache = PieceCache(self._encode, rule, limit=cache_bytes) if rule else None
+        self._literal: LiteralEncoder | LiteralSegments | None = None
+        if fast and facts.literal:
+            self._literal = LiteralSegments(fast.encode_segments, facts.added)
+        self._cache: PieceCache | FastEncoder | None = None
+        self._encode: Callable[[str], list[int]] = fast.encode if fast else self._encode_slowly
+        if fast and cache_bytes:
+            fast.remember(cache_bytes)
+            self._cache = fast
+        elif cache_bytes and (rule := cut_rule(self._library)):
+            self._cache = PieceCache(self._encode_slowly, rule, limit=cache_bytes)
+            self._encode = self._encode_in_pieces
+
+    @property
+    def _library(self) -> Library:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._open() if callable(self._open) else self._open
+                self._loaded.no_truncation()
+                self._loaded.no_padding()
+            return self._loaded
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        if add_special_tokens:
-            ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=True)[0].ids
-            return ids
-        if self._cache is not None and len(text) > PIECE_CHARACTERS:
-            return self._cache.encode(text)
-        return self._encode(text)
+        if not add_special_tokens:
+            return self._encode(text)
+        if self._frame is None:
+            whole: list[int] = self._library.encode_batch_fast([text], add_special_tokens=True)[0].ids
+            return whole
+        begin, end = self._frame
+        ids = self._encode(text)
+        return [*begin, *ids, *end] if begin or end else ids
 
-    def _encode(self, text: str) -> list[int]:
-        if self._fast is not None:
-            return self._fast.encode(text)
+    def _encode_slowly(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
+    def _encode_in_pieces(self, text: str) -> list[int]:
+        assert isinstance(self._cache, PieceCache)
+        return self._cache.encode(text) if len(text) > PIECE_CHARACTERS else self._encode_slowly(text)
+
     def cache_counts(self) -> CacheCounts | None:
-        return self._cache.counts() if self._cache else None
+        if isinstance(self._cache, PieceCache):
+            return self._cache.counts()
+        return self._cache.cache_counts() if self._cache else None
 
     def encode_ordinary(self, text: str) -> list[int]:
         return self._literals().encode(text, literals=((0, len(text)),))
 
     def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
-        return self._literals().encode(text, literals=literals) if literals else self.encode(text)
+        return self._literals().encode(text, literals=literals) if literals else self._encode(text)
 
     @property
     def byte_level(self) -> bool:
         return self._plan.kind == "bytes"
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        text: str = self._library.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        return text
+        if self._plan.kind == "unknown":
+            text: str = self._library.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return text
+        decoder = self.decoder(skip_special_tokens=skip_special_tokens)
+        return decoder.feed(ids) + decoder.flush()
 
     def token_bytes(self, token_id: int) -> bytes:
         if self._plan.kind == "unknown":
@@ -88,8 +118,15 @@ class HuggingFaceTokenizer(Tokenizer):
         piece = self._piece(token_id, False)
         return piece.encode() if isinstance(piece, str) else piece or b""
 
+    def pieces(self) -> Iterator[bytes]:
+        name_of, piece_of = self._names, self._plan.piece
+        for token_id in range(self.vocab_size):
+            name = name_of(token_id)
+            piece = b"" if name is None else piece_of(name, first=False)
+            yield piece.encode() if isinstance(piece, str) else piece
+
     def token_id(self, token: str) -> int | None:
-        token_id: int | None = self._library.token_to_id(token)
+        token_id: int | None = self._fast.token_id(token) if self._fast else self._library.token_to_id(token)
         return token_id
 
     def decoder(self, *, skip_special_tokens: bool = True, keep: frozenset[int] = frozenset(), prompt_tail: Sequence[int] = ()) -> Decoder:
@@ -122,7 +159,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """A token's part of the text; None for an id that the vocabulary does not have, which the reference leaves out."""
         if not first and (piece := self._other.get(token_id)) is not None:
             return piece
-        name = self._library.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        name = self._names(token_id) if 0 <= token_id < self.vocab_size else None
         if name is None:
             return None
         piece = self._plan.piece(name, first=first)
@@ -130,8 +167,9 @@ class HuggingFaceTokenizer(Tokenizer):
             self._other[token_id] = piece
         return piece
 
-    def _literals(self) -> LiteralEncoder:
-        with self._lock:
-            if self._literal is None:
-                self._literal = LiteralEncoder(self._library)
-            return self._literal
+    def _literals(self) -> LiteralEncoder | LiteralSegments:
+        if self._literal is None:
+            encoder = LiteralEncoder(self._library)
+            with self._lock:
+                self._literal = self._literal or encoder
+        return self._literal

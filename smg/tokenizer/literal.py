@@ -9,15 +9,16 @@ every other rule of the tokenizer (normalization, splits at marks, prefix spaces
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 from smg.tokenizer.base import Span
+from smg.tokenizer.folder import AddedToken as TableEntry
 from smg.tokenizer.marks import is_mark, pattern_of
 
-__all__ = ["LiteralEncoder"]
+__all__ = ["LiteralEncoder", "LiteralSegments"]
 
 
 class LiteralEncoder:
@@ -55,18 +56,58 @@ class LiteralEncoder:
         if self._pattern is None:
             return text
         parts: list[str] = []
-        done = position = span = 0
-        while (match := self._pattern.search(text, position)) is not None:
-            start, end = match.span()
-            while span < len(literals) and literals[span][1] <= start:
-                span += 1
-            if span < len(literals) and literals[span][0] < end:
-                position = start + 1
-                continue
-            parts += (text[done:start], self._aliases[match[0]])
-            done = position = end
+        done = 0
+        for start, end in _own_marks(self._pattern, text, literals):
+            parts += (text[done:start], self._aliases[text[start:end]])
+            done = end
         parts.append(text[done:])
         return "".join(parts)
+
+
+class LiteralSegments:
+    """The same by the quick encoder, which takes the text in pieces: between the prompt's own marks nothing is special.
+
+    Only for vocabularies whose added tokens are all marks that take nothing beside them along; `fast.py` compares it with LiteralEncoder.
+    """
+
+    def __init__(self, encode_segments: Callable[[list[tuple[str, bool]]], list[int]], added: Iterable[TableEntry]) -> None:
+        self._encode_segments = encode_segments
+        names = [token.content for token in added]
+        self._pattern = re.compile(pattern_of(names)) if names else None
+
+    @staticmethod
+    def possible(added: Iterable[TableEntry]) -> bool:
+        """True when the vocabulary is of that kind."""
+        return all(
+            (t.special or is_mark(t.content)) and not (t.lstrip or t.rstrip or t.single_word or (t.normalized and not is_mark(t.content)))
+            for t in added
+        )
+
+    def encode(self, text: str, *, literals: Sequence[Span]) -> list[int]:
+        """Gives the ids of text; `literals` are sorted spans in which, or across whose ends, no mark is seen."""
+        segments: list[tuple[str, bool]] = []
+        done = 0
+        for start, end in _own_marks(self._pattern, text, literals) if self._pattern else ():
+            if start > done:
+                segments.append((text[done:start], False))
+            segments.append((text[start:end], True))
+            done = end
+        segments.append((text[done:], False))
+        return self._encode_segments(segments)
+
+
+def _own_marks(pattern: re.Pattern[str], text: str, literals: Sequence[Span]) -> Iterator[Span]:
+    """Where the marks stand that are the prompt's own: neither inside a literal span nor reaching into one."""
+    position = span = 0
+    while (match := pattern.search(text, position)) is not None:
+        start, end = match.span()
+        while span < len(literals) and literals[span][1] <= start:
+            span += 1
+        if span < len(literals) and literals[span][0] < end:
+            position = start + 1
+            continue
+        yield start, end
+        position = end
 
 
 def _renamed(token: AddedToken, content: str) -> AddedToken:

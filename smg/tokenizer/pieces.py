@@ -82,8 +82,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def _bytes_of(name: str) -> bytes:
-    values = [ALPHABET.get(character) for character in name]
-    return name.encode() if None in values else bytes(value for value in values if value is not None)
+    try:
+        return bytes(map(ALPHABET.__getitem__, name))
+    except KeyError:  # an added token's name is its text
+        return name.encode()
 
 
 def plan_of(decoder: bytes | None) -> Plan:

@@ -19,7 +19,7 @@ from smg.tokenizer.files import VOCABULARY_BYTES, read_bytes, read_json
 from smg.tokenizer.folder import AddedToken, ModelFolder
 from smg.tokenizer.pieces import BYTE_NAMES
 
-__all__ = ["FILE_NAMES", "build_tiktoken", "is_tiktoken"]
+__all__ = ["FILE_NAMES", "build_tiktoken", "is_tiktoken", "merges_of"]
 
 FILE_NAMES = ("tiktoken.model", "tokenizer.model")
 RANKS = 1 << 20
@@ -83,7 +83,7 @@ def build_tiktoken(path: Path, folder: ModelFolder) -> Tokenizer:
     if pattern is None:
         raise ConfigError([f"{path}: a tiktoken vocabulary of {len(ranks)} ranks is of no known family; give a tokenizer.json"])
     names = {"".join(BYTE_NAMES[byte] for byte in token): rank for token, rank in ranks.items()}
-    tokenizer = Tokenizer(models.BPE(vocab=names, merges=_merges(ranks), ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE(vocab=names, merges=merges_of(ranks), ignore_merges=True))
     if folder.tokenizer_config.get("tokenizer_class") == "QWenTokenizer":  # composes in its Python code, not in the vocabulary
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -116,8 +116,8 @@ def _ranks(path: Path) -> dict[bytes, int]:
     return ranks
 
 
-def _merges(ranks: dict[bytes, int]) -> list[tuple[str, str]]:
-    """Every split of every token into two, by the token's rank, then by those of its parts."""
+def merges_of(ranks: dict[bytes, int]) -> list[tuple[str, str]]:
+    """Gives every split of every token into two, by the token's rank, then by those of its parts."""
     names = {token: "".join(BYTE_NAMES[byte] for byte in token) for token in ranks}
     merges: list[tuple[str, str]] = []
     for token in sorted(ranks, key=ranks.__getitem__):

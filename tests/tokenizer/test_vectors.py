@@ -101,5 +101,5 @@ def test_a_quick_encoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPat
     from smg.tokenizer import fast
 
     for answer in (lambda text: [1], lambda text: 1 / 0):
-        monkeypatch.setattr(fast._Fastokens, "encode", lambda self, text, answer=answer: answer(text))
+        monkeypatch.setattr(fast.FastEncoder, "encode", lambda self, text, answer=answer: answer(text))
         assert load_tokenizer(shared / "fixtures" / "tokenizers" / "gpt2")._fast is None  # type: ignore[attr-defined]
