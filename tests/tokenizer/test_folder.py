@@ -149,8 +149,8 @@ def test_sizes_are_capped_packed_or_not(tmp_path: Path) -> None:
     [
         ("tokenizer.json", b'{"version": "1.0"}', "not a tokenizer"),
         ("tokenizer.json", b"{}", "not a tokenizer"),
-        ("tokenizer.model", b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00", "mistral-common"),
-        ("tekken.json", b"{}", "mistral-common"),
+        ("tokenizer.model", b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00", "neither a tiktoken nor a SentencePiece"),
+        ("tekken.json", b"{}", "not a tekken vocabulary"),
         ("tiktoken.model", b"YQ== 0\nYg== 1\n", "no known family"),
         ("tiktoken.model", b"YQ== 0\nbroken line here\n", "line 2"),
         ("tiktoken.model", b"YQ== 0\nYg== 7\n", "ranks are not"),
