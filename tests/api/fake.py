@@ -48,6 +48,11 @@ class FakePipeline:
             self.running -= 1
             self.closed.append(time.monotonic())
 
+    async def whole(self, job: Job, *, take: Callable[[list[Event]], object]) -> None:
+        async with aclosing(self.run(job)) as batches:
+            async for step in batches:
+                take(step)
+
     async def stream(self, job: Job, *, renderer, write: Callable[[bytes], bool]) -> None:
         async with aclosing(self.run(job)) as batches:
             async for step in batches:

@@ -1,7 +1,6 @@
 """`POST /v1/chat/completions`: body → Job → pipeline → chunks or one answer."""
 
 import asyncio
-from contextlib import aclosing
 from functools import partial
 
 from smg.api.base import Reply, Request, Services, StreamReply, Write
@@ -29,9 +28,7 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     if job.stream:
         return StreamReply(pump=partial(_stream, job, services, ChatStream(head, settings.switches)), surface="openai")
     whole = ChatWhole(head, settings.switches)
-    async with aclosing(services.pipeline.run(job)) as batches:  # type: ignore[type-var]
-        async for events in batches:
-            whole.feed(events)
+    await services.pipeline.whole(job, take=whole.feed)
     return Reply(body=await asyncio.to_thread(whole.body) if whole.is_large else whole.body())
 
 

@@ -109,11 +109,11 @@ def _divided(body: bytes) -> tuple[list[dict[str, object]], Names, bytes]:
     if type(fields) is not dict:
         return [], NOBODY, b""
     messages, names = fields.pop("messages", None), NOBODY
-    if type(messages) is not list or not all([type(message) is dict for message in messages]):
+    if type(messages) is not list or not all(type(message) is dict for message in messages):
         return [], names, b""
     if not NAMES_AND_UNREAD.isdisjoint(fields):
         given = [fields.get(name) for name in NAMES]
-        if not all([value is None or type(value) is str for value in given]):
+        if not all(value is None or type(value) is str for value in given):
             return [], names, b""
         names = Names(*given)
         fields = {name: value for name, value in fields.items() if name not in NAMES_AND_UNREAD}
