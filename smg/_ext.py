@@ -12,7 +12,10 @@ __all__ = [
     "Headers",
     "Inbox",
     "Machine",
+    "NativePrefixIndex",
     "NativeShm",
+    "NativeSticky",
+    "Prompt",
     "RequestLayout",
     "Sink",
     "StopStrings",
@@ -26,8 +29,11 @@ from smg_ext.headers import Headers  # noqa: E402
 from smg_ext.machine import Machine  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
 from smg_ext.request import RequestLayout  # noqa: E402
+from smg_ext.prefix import PrefixIndex as NativePrefixIndex  # noqa: E402
+from smg_ext.prompt import Prompt  # noqa: E402
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402
+from smg_ext.sticky import Sticky as NativeSticky  # noqa: E402
 from smg_ext.stream import ChatSink  # noqa: E402
 from smg_ext.text import StopStrings, Vocabulary  # noqa: E402
 from smg_ext.wire import FieldTable  # noqa: E402

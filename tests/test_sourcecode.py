@@ -24,6 +24,7 @@ LAYERS = (
     ("tokenizer",),
     ("parser",),
     ("policy",),
+    ("kvindex",),
     ("worker",),
     ("engine",),
     ("obs",),

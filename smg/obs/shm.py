@@ -2,11 +2,12 @@
 
 Gives `Shm`, the native class of `smg_ext.shm` or, with SMG_NO_EXT, its twin `PlainShm`; both work on the same words. Layout: a header of
 16 words (64 bit), then the tables that it points to. Row 0 holds the metrics of processes that are gone, row 1 is the control process,
-the others are data workers.
+the others are data workers. The last two tables, the prefix index and the sticky keys, are those of `smg.kvindex`.
 """
 
 import mmap
 import os
+import secrets
 import time
 from array import array
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ __all__ = [
     "FIRST_WORKER_ROW",
     "KEY_BYTES",
     "LOAD_FIELDS",
+    "PREFIX_HEADER_WORDS",
+    "PREFIX_SLOT_WORDS",
+    "STICKY_HEADER_WORDS",
     "Block",
     "PlainShm",
     "Shm",
@@ -34,12 +38,30 @@ LOAD_FIELDS = ("running", "waiting", "used_tokens", "max_tokens", "waiting_uncac
 
 MAGIC = 0x534D4701
 HEADER_WORDS = 16
-ROWS, ENGINES, SERIES, CELLS, ENGINES_AT, ROWS_AT, INFLIGHT_AT, SERIES_AT, CELLS_AT, SIZE, GENERATION, CELLS_USED, DROPPED = range(1, 14)
+(
+    ROWS,
+    ENGINES,
+    SERIES,
+    CELLS,
+    ENGINES_AT,
+    ROWS_AT,
+    INFLIGHT_AT,
+    SERIES_AT,
+    CELLS_AT,
+    SIZE,
+    GENERATION,
+    CELLS_USED,
+    DROPPED,
+    PREFIX_AT,
+    STICKY_AT,
+) = range(1, 16)
 ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 PID, PHASE, BEAT = range(3)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
 KEY_BYTES = (SERIES_WORDS - SERIES_KEY) * 8
+LINE_WORDS = 8
+PREFIX_HEADER_WORDS, PREFIX_SLOT_WORDS, STICKY_HEADER_WORDS = 16, 8, 8
 
 
 class Block(Struct, frozen=True):
@@ -54,19 +76,40 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def make_block(*, rows: int, engines: int = 1024, series: int = 2048, cells: int = 16384) -> Block:
-    """Makes a block. Its size never changes; memory is taken by the kernel only as it is touched."""
-    tables = (ENGINE_WORDS * engines, ROW_WORDS * rows, INFLIGHT_WORDS * rows * engines, SERIES_WORDS * series, rows * cells)
+def make_block(
+    *,
+    rows: int,
+    engines: int = 1024,
+    series: int = 2048,
+    cells: int = 16384,
+    prefix_blocks: int = 65536,
+    sticky_keys: int = 4096,
+    secret: bytes = b"",
+) -> Block:
+    """Makes a block. Its size never changes; memory is taken by the kernel only as it is touched.
+
+    `secret`: 16 bytes that key every hash of what clients send, so that they cannot build collisions; random when empty.
+    """
+    prefix_lines, sticky_lines = -(-prefix_blocks // LINE_WORDS) or 1, -(-sticky_keys // LINE_WORDS) or 1
+    tables = (
+        *(ENGINE_WORDS * engines, ROW_WORDS * rows, INFLIGHT_WORDS * rows * engines, SERIES_WORDS * series, rows * cells),
+        PREFIX_HEADER_WORDS + PREFIX_SLOT_WORDS * engines + LINE_WORDS * (prefix_lines + 1),
+        STICKY_HEADER_WORDS + engines + LINE_WORDS * (sticky_lines + 1),
+    )
     places = [HEADER_WORDS]
     for length in tables:
-        places.append(places[-1] + length)
+        places.append(places[-1] + -(-length // LINE_WORDS) * LINE_WORDS)
     size = places[-1] * 8
     fd = os.memfd_create("smg-shm", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     memory = mmap.mmap(fd, size)
+    keys = memoryview(secret or secrets.token_bytes(16)).cast("q")
     with memoryview(memory) as view, view.cast("q") as words:
         for index, value in enumerate((MAGIC, rows, engines, series, cells, *places[:5], size)):
             words[index] = value
+        words[PREFIX_AT], words[STICKY_AT] = places[5:7]
+        words[places[5] : places[5] + 3] = array("q", (prefix_lines, *keys))
+        words[places[6] : places[6] + 3] = array("q", (sticky_lines, *keys))
     return Block(fd, memory)
 
 
@@ -84,6 +127,8 @@ class PlainShm:
             raise ValueError("not a block of this version")
         self._words = view.cast("q")
         self._bytes = view
+        self.unsigned = view.cast("Q")
+        self.prefix_at, self.sticky_at = self._words[PREFIX_AT], self._words[STICKY_AT]
         if self._words[0] != MAGIC or self._words[SIZE] != view.nbytes:
             raise ValueError("not a block of this version")
         self._engines_at, self._rows_at, self._inflight_at, self._series_at, self._cells_at = self._words[ENGINES_AT : CELLS_AT + 1]

@@ -16,7 +16,7 @@ BODIES = [NativeShm, PlainShm]
 
 
 def small_block() -> Block:
-    return make_block(rows=4, engines=3, series=4, cells=12)
+    return make_block(rows=4, engines=3, series=4, cells=12, secret=bytes(16))
 
 
 rows, slots, epochs = st.integers(-1, 4), st.integers(-1, 3), st.integers(0, 3)

@@ -1,0 +1,21 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from smg_ext.shm cimport Shm
+
+
+cdef struct PrefixC:
+    uint64_t powers[34]
+    uint64_t *header
+    int64_t *slots
+    uint64_t *lines
+    uint64_t line_count
+    int64_t *engines
+    int64_t slot_count
+
+
+cdef class PrefixIndex:
+    cdef PrefixC c
+    cdef Shm shm
+
+    cdef int64_t *_slot(self, int64_t slot) except NULL
+    cdef bint _open_here(self, int64_t slot) except -1

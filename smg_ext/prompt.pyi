@@ -1,0 +1,4 @@
+__all__ = ["Prompt"]
+
+class Prompt:
+    def __len__(self) -> int: ...

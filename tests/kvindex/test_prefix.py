@@ -1,0 +1,220 @@
+"""What the prefix index answers, by both bodies: blocks, ranks, lives of slots, full tables, many writers."""
+
+import multiprocessing
+import os
+import random
+from array import array
+from collections.abc import Iterator
+
+import pytest
+
+from smg._ext import NativePrefixIndex, NativeShm, Prompt
+from smg.kvindex.plain import PlainPrefixIndex
+from smg.obs.shm import PlainShm, attach_block, make_block
+
+BODIES = [(NativeShm, NativePrefixIndex), (PlainShm, PlainPrefixIndex)]
+Pair = tuple[NativeShm, NativePrefixIndex]
+
+
+@pytest.fixture(params=BODIES, ids=["native", "plain"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    make_shm, make_index = request.param
+    block = make_block(rows=3, prefix_blocks=4096)
+    shm = make_shm(block.memory)
+    yield shm, make_index(shm)
+    os.close(block.fd)
+
+
+def held(index: NativePrefixIndex, prompt: Prompt, slots: range | list[int], rank: int = 0) -> list[int]:
+    out = array("q", [0] * len(slots))
+    index.match(prompt, array("q", slots), out, rank)
+    return out.tolist()
+
+
+def ids(count: int, *, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(150_000), k=count)
+
+
+def test_counts_the_whole_blocks_of_a_prompt(pair: Pair) -> None:
+    _, index = pair
+    assert index.insert(index.prompt(ids(100)), 3)
+    assert held(index, index.prompt(ids(100)), [2, 3, 4]) == [0, 96, 0]
+
+
+def test_counts_the_common_beginning(pair: Pair) -> None:
+    _, index = pair
+    index.insert(index.prompt(ids(64) + ids(64, seed=1)), 0)
+    index.insert(index.prompt(ids(64) + ids(64, seed=2)), 1)
+    assert held(index, index.prompt(ids(64) + ids(64, seed=1)), [0, 1]) == [128, 64]
+    assert held(index, index.prompt(ids(70)), [0, 1]) == [64, 64]
+    assert held(index, index.prompt(ids(64, seed=2)), [0, 1]) == [0, 0]
+
+
+def test_a_prompt_shorter_than_a_block_has_no_beginning(pair: Pair) -> None:
+    _, index = pair
+    assert index.insert(index.prompt(ids(15)), 0)
+    assert index.insert(index.prompt([]), 0)
+    assert held(index, index.prompt(ids(15)), [0]) == [0]
+
+
+def test_zeros_are_tokens_too(pair: Pair) -> None:
+    _, index = pair
+    index.insert(index.prompt([0] * 16), 0)
+    assert held(index, index.prompt([0] * 64), [0]) == [16]
+
+
+def test_keeps_text_apart_from_tokens_and_counts_bytes(pair: Pair) -> None:
+    _, index = pair
+    text = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. " * 3
+    index.insert(index.text_prompt(text), 5)
+    size = len(text.encode())
+    assert held(index, index.text_prompt(text), [5]) == [size // 64 * 64]
+    assert held(index, index.text_prompt(text[:-9] + "anders"), [5]) == [(size - 9) // 64 * 64]
+
+
+def test_slots_of_many_groups(pair: Pair) -> None:
+    _, index = pair
+    for slot in range(0, 256, 5):
+        index.insert(index.prompt(ids(32 + slot)), slot)
+    expected = [(32 + slot) // 16 * 16 if slot % 5 == 0 else 0 for slot in range(256)]
+    assert held(index, index.prompt(ids(400)), range(256)) == expected
+
+
+def test_engines_with_other_block_sizes(pair: Pair) -> None:
+    _, index = pair
+    for slot, size in enumerate((0, 1, 5, 16, 24, 64)):
+        index.set_block_size(slot, size)
+        index.insert(index.prompt(ids(130)), slot)
+    assert [index.step(slot) for slot in range(6)] == [16, 16, 20, 16, 24, 64]
+    assert held(index, index.prompt(ids(130)), range(6)) == [128, 128, 120, 128, 120, 128]
+
+
+def test_ranks_are_apart(pair: Pair) -> None:
+    _, index = pair
+    index.insert(index.prompt(ids(32)), 4, 2)
+    assert [held(index, index.prompt(ids(32)), [4], rank) for rank in range(4)] == [[0], [0], [32], [0]]
+
+
+def test_engines_confirm_and_take_back(pair: Pair) -> None:
+    _, index = pair
+    names = array("Q", [index.advance(0, ids(16)), index.advance(0, ids(32)), index.advance(0, ids(48))])
+    assert names[2] == index.advance(index.advance(names[0], ids(48)[16:20]), ids(48)[20:])
+    index.confirm(names, 7)
+    assert held(index, index.prompt(ids(60)), [7]) == [48]
+    index.remove(names[1:2], 7)
+    assert held(index, index.prompt(ids(60)), [7]) == [16]
+
+
+def test_what_is_taken_back_is_no_longer_predicted(pair: Pair) -> None:
+    _, index = pair
+    index.insert(index.prompt(ids(32)), 7)
+    index.insert(index.prompt(ids(32)), 8)
+    index.remove(array("Q", [index.advance(0, ids(32))]), 7)
+    assert held(index, index.prompt(ids(32)), [7, 8]) == [16, 32]
+
+
+def test_forgets_what_was_confirmed_and_keeps_predictions(pair: Pair) -> None:
+    _, index = pair
+    index.insert(index.prompt(ids(16)), 7)
+    index.confirm(array("Q", [index.advance(0, ids(16)), index.advance(0, ids(32))]), 7)
+    index.confirm(array("Q", [index.advance(0, ids(32))]), 23)  # the same bit, another group
+    assert index.forget(7, False) == 2
+    assert held(index, index.prompt(ids(32)), [7]) == [16]
+    assert index.forget(7) == 1
+    assert held(index, index.prompt(ids(32)), [7]) == [0]
+    index.insert(index.prompt(ids(16)), 23)
+    assert held(index, index.prompt(ids(32)), [23]) == [32]
+
+
+def test_a_removed_engine_is_gone_at_once(pair: Pair) -> None:
+    """Known bug B116: entries of removed engines. The epoch voids them; a new engine in the slot begins with nothing."""
+    shm, index = pair
+    shm.open_engine(9, 1)
+    index.insert(index.prompt(ids(64)), 9)
+    shm.open_engine(9, 1)
+    assert held(index, index.prompt(ids(64)), [9]) == [0]
+    assert not index.insert(index.prompt(ids(64)), 9), "an entry of the new engine would live beside those of the old one"
+    index.open(9)
+    assert held(index, index.prompt(ids(64)), [9]) == [0]
+    assert index.insert(index.prompt(ids(32)), 9)
+    index.open(9)
+    assert held(index, index.prompt(ids(64)), [9]) == [32]
+
+
+def test_two_starts_name_alike_prompts_differently() -> None:
+    indexes = [NativePrefixIndex(NativeShm(make_block(rows=3).memory)) for _ in range(2)]
+    assert indexes[0].advance(0, ids(16)) != indexes[1].advance(0, ids(16))
+
+
+def test_a_full_table_keeps_what_is_used(pair: Pair) -> None:
+    """Known bug B116: memory stays what it is whatever comes; beginnings that come again and again stay known."""
+    _, index = pair
+    shared = ids(64)
+    for seed in range(1500):
+        index.insert(index.prompt(ids(48, seed=seed + 1)), seed % 16)
+        if seed % 10 == 0:
+            index.insert(index.prompt(shared), 3)
+    room, stored, evicted = index.counts()
+    assert room == 4096
+    assert stored - evicted <= room + 8
+    assert evicted > 0
+    assert held(index, index.prompt(shared), [3]) == [64]
+
+
+def test_says_nothing_that_was_not_said(pair: Pair) -> None:
+    """Against a set of (beginning, slot), in a table so full that entries are displaced all the time."""
+    _, index = pair
+    rng, said = random.Random(3), set()
+    for _ in range(3000):
+        prompt, slot = tuple(ids(16 * rng.randrange(1, 6), seed=rng.randrange(400))), rng.randrange(40)
+        index.insert(index.prompt(prompt), slot)
+        said |= {(prompt[: 16 * (n + 1)], slot) for n in range(len(prompt) // 16)}
+    for seed in range(0, 400, 9):
+        prompt = tuple(ids(80, seed=seed))
+        for slot, tokens in enumerate(held(index, index.prompt(prompt), range(40))):
+            assert all((prompt[: 16 * (n + 1)], slot) in said for n in range(tokens // 16))
+
+
+def write(fd: int, worker: int, rounds: int) -> None:
+    """One writer: half of its slots are its own, half are shared by all."""
+    index = NativePrefixIndex(NativeShm(attach_block(fd).memory))
+    rng = random.Random(worker)
+    for _ in range(rounds):
+        source, slot = ids(16 * rng.randrange(1, 12), seed=rng.randrange(60)), worker * 4 + rng.randrange(4)
+        if rng.random() < 0.7:
+            index.insert(index.prompt(source), slot)
+        else:
+            index.remove(array("Q", [index.advance(0, source)]), slot)
+
+
+def expected(worker: int, rounds: int) -> dict[int, set[tuple[int, ...]]]:
+    """The plain model: what a writer's slots hold when it has ended."""
+    rng, state = random.Random(worker), {worker * 4 + i: set() for i in range(4)}
+    for _ in range(rounds):
+        source, slot = tuple(ids(16 * rng.randrange(1, 12), seed=rng.randrange(60))), worker * 4 + rng.randrange(4)
+        if rng.random() < 0.7:
+            state[slot] |= {source[: 16 * (n + 1)] for n in range(len(source) // 16)}
+        else:
+            state[slot].discard(source)
+    return state
+
+
+def test_four_processes_write_at_once() -> None:
+    """What each wrote is there at the end, no more and no less. `bench/prefix.py --stress` does it for a minute."""
+    block = make_block(rows=3, prefix_blocks=16384)
+    rounds = 3000
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=write, args=(block.fd, worker, rounds)) for worker in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    index = NativePrefixIndex(NativeShm(block.memory))
+    for worker in range(4):
+        for slot, names in expected(worker, rounds).items():
+            for seed in range(60):
+                prompt = tuple(ids(16 * 11, seed=seed))
+                depth = next((n for n in range(12) if prompt[: 16 * (n + 1)] not in names), 11)
+                assert held(index, index.prompt(prompt), [slot]) == [16 * depth]
+    os.close(block.fd)
