@@ -19,6 +19,7 @@ from smg.sim.processes import Child, ChildFailed, gateway_command
 
 __all__ = ["BenchEngine", "Counters", "Gateway", "Load", "LoadFailed", "our_command", "read_load", "run_load", "start_load"]
 
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 SERVED = "bench"
 CONTEXT = 262_144  # that of the embedded model is too short for the growth check
 PLAIN = ("--reasoning-parser", "none", "--tool-call-parser", "none")
@@ -123,15 +124,19 @@ class Gateway(Child):
             raise
         self.started_s = time.monotonic() - began
 
+    def ready_engines(self) -> int:
+        """Gives how many engines it calls ready, by our `/readiness`."""
+        with DIRECT.open(f"http://127.0.0.1:{self.port}/readiness", timeout=5) as reply:
+            return int(json.load(reply)["healthy_workers"])
+
     def _wait_answer(self, *, within_s: float) -> None:
         body = json.dumps({"model": SERVED, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/chat/completions", body, headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         end, answer = time.monotonic() + within_s, "nothing"
         while time.monotonic() < end:
             try:
-                with opener.open(request, timeout=5) as reply:
+                with DIRECT.open(request, timeout=5) as reply:
                     reply.read()
                     return
             except urllib.error.HTTPError as error:
@@ -153,6 +158,7 @@ def start_load(
     duration_s: float = 0,
     requests: int = 0,
     mode: str = "unique",
+    turns: int = 1,
     stream: bool = True,
     seed: int = 1,
     leave: int = 0,
@@ -162,7 +168,7 @@ def start_load(
     """Starts the load generator; `requests` 0 runs for `duration_s`. Its output is read by `read_load`."""
     flags = {
         "port": port, "model": SERVED, "words": words_file, "prompt-words": words, "out-tokens": out_tokens, "concurrency": concurrency,
-        "duration": duration_s, "requests": requests, "mode": mode, "seed": seed, "leave": leave, "timeout": timeout_s,
+        "duration": duration_s, "requests": requests, "mode": mode, "turns": turns, "seed": seed, "leave": leave, "timeout": timeout_s,
     }  # fmt: skip
     command = [str(program("loadgen")), *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
     with affinity(on):

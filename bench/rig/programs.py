@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import subprocess
 
-__all__ = ["BUILD", "ROOT", "BuildFailed", "program"]
+__all__ = ["BUILD", "ROOT", "SOURCES", "BuildFailed", "program"]
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = ROOT / "bench" / "src"
@@ -22,7 +22,7 @@ class BuildFailed(Exception):
 def program(name: str) -> pathlib.Path:
     """Gives the path of `engine` or `loadgen`, built if need be. Raises BuildFailed."""
     target = BUILD / name
-    newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
+    newest = max(path.stat().st_mtime for path in SOURCES.glob("*.[ch]"))
     if target.exists() and target.stat().st_mtime >= newest:
         return target
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")

@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from bench.rig.measure import PeakMemory, cpu_s, cpus, pss_mb
 from bench.rig.model import BenchModel
-from bench.rig.processes import BenchEngine, Gateway, Load, run_load
+from bench.rig.processes import BenchEngine, Gateway, Load, LoadFailed, run_load
 from bench.rig.scenarios import Scenario
 from smg.sim.processes import free_port
 
 __all__ = ["Measurement", "Rig", "rig"]
 
 IDLE_WITHIN_S = 5.0
+READY_WITHIN_S = 20.0
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -66,6 +67,7 @@ class Rig(Struct, frozen=True, kw_only=True):
                 out_tokens=scenario.out_tokens,
                 concurrency=scenario.concurrency,
                 mode=scenario.mode,
+                turns=scenario.turns,
                 stream=scenario.stream,
                 duration_s=seconds,
                 seed=seed,
@@ -104,6 +106,14 @@ class Rig(Struct, frozen=True, kw_only=True):
             pss_mb=pss_mb(pid),
             other_cores=max(0.0, other / max(result.wall_s, 1e-3)),
         )
+
+    def wait_engines(self, count: int) -> None:
+        """Waits until the gateway calls so many engines ready; only ours says that. Raises LoadFailed when they do not become so."""
+        end = time.monotonic() + READY_WITHIN_S
+        while (ready := self.gateway.ready_engines()) < count:
+            if time.monotonic() > end:
+                raise LoadFailed(f"{ready} of {count} engines are ready")
+            time.sleep(0.1)
 
     def wait_idle(self) -> None:
         """Waits until the engine has no call."""

@@ -19,6 +19,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     prompt_tokens: int = SHORT
     out_tokens: int = 128
     mode: Literal["unique", "shared", "identical"] = "unique"
+    turns: int = 1
     stream: bool = True
     step_us: int = 0
     caches: bool = False

@@ -1,7 +1,8 @@
 // A closed loop of clients on keep-alive connections, one thread: each sends its next chat when its last is answered. Prints one JSON object.
 //
 // A prompt is made of the lines of --words, frequent ones first: `unique` has its own words for every request, `shared` a long common
-// beginning and --suffix-words of its own, `identical` is always the same. With --leave N every Nth request is left after its first token.
+// beginning and --suffix-words of its own, `identical` is always the same. --turns spreads the words over a conversation. With --leave N every
+// Nth request is left after its first token.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
@@ -19,11 +20,11 @@ enum { READ_SIZE = 256 << 10, BATCH = 256, GIVE_UP_AFTER = 200 };
 
 static struct {
   const char *path, *model, *mode, *words, *extra;
-  long port, concurrency, requests, prompt_words, suffix_words, out_tokens, seed, print, leave;
+  long port, concurrency, requests, prompt_words, suffix_words, out_tokens, turns, seed, print, leave;
   double duration, timeout;
   bool whole;
 } options = {.path = "/v1/chat/completions", .model = "bench", .mode = "unique", .extra = "", .concurrency = 1, .prompt_words = 40,
-             .suffix_words = 40, .out_tokens = 16, .seed = 1, .duration = 3, .timeout = 60};
+             .suffix_words = 40, .out_tokens = 16, .turns = 1, .seed = 1, .duration = 3, .timeout = 60};
 
 // ---- prompts
 
@@ -48,13 +49,24 @@ static void add_words(struct buffer *text, uint64_t seed, long count) {
   }
 }
 
+static long messages(void) { return 2 * options.turns - 1; }  // a user's question each turn, and an answer to all but the last
+
+static void add_turns(struct buffer *body, uint64_t seed) {  // all messages but the last
+  for (long i = 0; i + 1 < messages(); i++) {
+    buffer_print(body, "{\"role\":\"%s\",\"content\":\"", i % 2 ? "assistant" : "user");
+    add_words(body, seed * 31 + i, options.prompt_words / messages());
+    buffer_print(body, "\"},");
+  }
+}
+
 static void make_body(struct buffer *body, long number) {
   uint64_t seed = options.seed * 1000003ull + number;
   buffer_print(body, "{\"model\":\"%s\",\"messages\":[{\"role\":\"system\",\"content\":\"You are a helpful assistant.\"},", options.model);
+  add_turns(body, seed);
   buffer_print(body, "{\"role\":\"user\",\"content\":\"");
   if (!strcmp(options.mode, "unique")) {
     buffer_print(body, "Request %llu:", (unsigned long long)seed);
-    add_words(body, seed, options.prompt_words);
+    add_words(body, seed, options.prompt_words / messages());
   } else {
     buffer_add(body, common_text.data, common_text.size);
     if (!strcmp(options.mode, "shared")) add_words(body, seed, options.suffix_words);
@@ -266,7 +278,7 @@ int main(int count, char **arguments) {
       {"--port", NUMBER, &options.port}, {"--path", TEXT, &options.path}, {"--model", TEXT, &options.model},
       {"--mode", TEXT, &options.mode}, {"--words", TEXT, &options.words}, {"--extra", TEXT, &options.extra},
       {"--concurrency", NUMBER, &options.concurrency}, {"--requests", NUMBER, &options.requests},
-      {"--prompt-words", NUMBER, &options.prompt_words}, {"--suffix-words", NUMBER, &options.suffix_words},
+      {"--prompt-words", NUMBER, &options.prompt_words}, {"--suffix-words", NUMBER, &options.suffix_words}, {"--turns", NUMBER, &options.turns},
       {"--out-tokens", NUMBER, &options.out_tokens}, {"--seed", NUMBER, &options.seed}, {"--duration", FRACTION, &options.duration},
       {"--timeout", FRACTION, &options.timeout}, {"--whole", SWITCH, &options.whole}, {"--leave", NUMBER, &options.leave},
       {"--print", NUMBER, &options.print},  // so many bodies, and no request
