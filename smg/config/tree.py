@@ -123,6 +123,25 @@ class Model(Struct, frozen=True, kw_only=True):
         str, Meta(description="tool-call parser; auto-detected when empty, none = off", extra={"choices": "tool_parser"})
     ] = ""
     allow_special_tokens_in_text: Annotated[bool, Meta(description="let text from clients become control tokens")] = False
+    tokenizer_cache_enable_l0: Annotated[bool, Meta(description="keep prompts of whole requests that come again")] = True
+    tokenizer_cache_l0_max_entries: Annotated[int, Meta(ge=1, description="most requests kept in each data worker")] = 10000
+    tokenizer_cache_l0_bytes: Annotated[
+        int,
+        Meta(
+            ge=65536,
+            description="most memory for requests kept in each data worker",
+            extra={"flag": ["--tokenizer-cache-l0-max-memory"]},
+        ),
+    ] = 16777216
+    tokenizer_cache_enable_l1: Annotated[bool, Meta(description="keep token ids of what stands between control tokens")] = True
+    tokenizer_cache_l1_bytes: Annotated[
+        int,
+        Meta(
+            ge=65536,
+            description="most memory for these ids in each data worker and model",
+            extra={"flag": ["--tokenizer-cache-l1-max-memory"]},
+        ),
+    ] = 16777216
 
 
 class Logging(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The models that clients can name, with what is loaded for each: tokenizer, template, parsers, limits. One directory a data worker."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ from msgspec import Struct
 from smg._ext import Vocabulary
 from smg.config import Config
 from smg.errors import ConfigError, ModelNotFound, NoEngine
+from smg.obs.metrics import Meter
 from smg.parser import detect_reasoning, detect_tool
+from smg.pipeline.prompt_cache import CacheMeter, PromptCache
+from smg.pipeline.side import SideThread, trim_memory
 from smg.template import ChatTemplate, load_template
 from smg.tokenizer import ModelFolder, Tokenizer, load_tokenizer, read_folder
 from smg.worker import EngineRecord, WorkerView
@@ -21,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # A character can shrink when a tokenizer composes it (NFC: at most 4 to 1 in practice), so this many characters may become one.
 COMPOSITION = 4
+# What makes a template's text depend on more than the request; looked for in its source, so that a doubt is a yes.
+UNREPEATABLE = ("strftime_now", "random")
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
@@ -33,7 +39,12 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
-    """A model that is loaded and can be asked. `context_length` 0 = unknown; `longest_token` in characters."""
+    """A model that is loaded and can be asked. `context_length` 0 = unknown; `longest_token` in characters.
+
+    number      no other loaded model of the process has it
+    repeatable  the prompt of a chat depends on the chat alone, so that it can be kept in `cache`
+    side        where long prompts are made
+    """
 
     id: str
     folder: ModelFolder
@@ -45,6 +56,11 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     tool_parser: str | None
     longest_token: int
     vocabulary: Vocabulary | None = None  # for native detokenizing, where the tokenizer is of that kind
+    number: int = 0
+    repeatable: bool = False
+    cache: PromptCache | None = None
+    cache_meter: CacheMeter = CacheMeter()
+    side: SideThread | None = None
 
     def surely_too_long(self, characters: int) -> bool:
         """True when no text of that many characters fits into the context, so that it need not be tokenized to be refused."""
@@ -52,15 +68,23 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
 
 class ModelDirectory:
-    """Finds models by name or alias, and loads each once: all who wait share one load, which runs in a thread."""
+    """Finds models by name or alias, and loads each once: all who wait share one load, which runs in a thread.
 
-    def __init__(self, config: Config, view: WorkerView, *, created: int) -> None:
+    `state`: folder in which what was found out about a tokenizer is kept for the next start.
+    """
+
+    def __init__(self, config: Config, view: WorkerView, *, created: int, meter: Meter | None = None, state: Path | None = None) -> None:
         self._config = config
         self._view = view
         self._created = created
         self._aliases = dict(alias.split("=", 1) for alias in config.model.model_alias)
         self._loads: dict[tuple[str, str], asyncio.Task[ServedModel]] = {}
         self._served: dict[str, tuple[EngineRecord, ServedModel]] = {}  # found without a look at files, until the record changes
+        self._numbers = itertools.count()
+        self._state = state
+        self._cache = _prompt_cache(config)
+        self._cache_meter = CacheMeter(meter)
+        self._side = SideThread()
 
     def cards(self) -> list[ModelCard]:
         """Gives every model of which an engine is registered, ready or not."""
@@ -117,6 +141,7 @@ class ModelDirectory:
             task.cancel()
         self._loads.clear()
         self._served.clear()
+        self._side.close()
 
     def _source(self, record: EngineRecord) -> Path:
         model = self._config.model
@@ -128,28 +153,43 @@ class ModelDirectory:
     def _load(self, model: str, record: EngineRecord) -> ServedModel:
         source = self._source(record)
         folder = read_folder(source)
-        tokenizer = load_tokenizer(source)
-        template = load_template(folder, override=self._config.model.chat_template or None)
+        settings = self._config.model
+        cache_bytes = settings.tokenizer_cache_l1_bytes if settings.tokenizer_cache_enable_l1 else 0
+        tokenizer = load_tokenizer(source, cache_bytes=cache_bytes, state=self._state and self._state / "tokenizers")
+        template = load_template(folder, override=settings.chat_template or None)
         text = template.source if template else ""
-        parsers = self._config.model
-        return ServedModel(
+        served = ServedModel(
             id=model,
             folder=folder,
             tokenizer=tokenizer,
             template=template,
             context_length=record.context_length or folder.context_length,
             eos_token_ids=tuple(sorted({*folder.eos_token_ids, *tokenizer.eos_token_ids, *record.info.eos_token_ids})),
-            reasoning_parser=_chosen(parsers.reasoning_parser, detect_reasoning, model, text, folder),
-            tool_parser=_chosen(parsers.tool_call_parser, detect_tool, model, text, folder),
+            reasoning_parser=_chosen(settings.reasoning_parser, detect_reasoning, model, text, folder),
+            tool_parser=_chosen(settings.tool_call_parser, detect_tool, model, text, folder),
             longest_token=tokenizer.longest_token,
             vocabulary=_vocabulary(tokenizer) if self._config.engines.data_plane == "native" else None,
+            number=next(self._numbers),
+            repeatable=not any(word in source for source in (text, *folder.chat_templates.values()) for word in UNREPEATABLE),
+            cache=self._cache,
+            cache_meter=self._cache_meter,
+            side=self._side,
         )
+        trim_memory()
+        return served
+
+
+def _prompt_cache(config: Config) -> PromptCache | None:
+    settings = config.model
+    if not settings.tokenizer_cache_enable_l0:
+        return None
+    return PromptCache(limit_bytes=settings.tokenizer_cache_l0_bytes, limit_entries=settings.tokenizer_cache_l0_max_entries)
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary | None:
     if not tokenizer.byte_level:
         return None
-    return Vocabulary([tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)], tokenizer.special_ids)
+    return Vocabulary(list(tokenizer.pieces()), tokenizer.special_ids)
 
 
 def _chosen(name: str, detect: Callable[..., str | None], model: str, template: str, folder: ModelFolder) -> str | None:

@@ -37,7 +37,7 @@ class DataApplication:
         await registry_ready(boot)
         view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd)
         meter = Meter(boot.shm, row=boot.row)
-        made = cls(App(await build(boot.config, view, meter=meter), observer=HttpObserver(meter)))
+        made = cls(App(await build(boot.config, view, meter=meter, state=boot.state_dir), observer=HttpObserver(meter)))
         view.on_change(made._engines_changed)
         made._follower = asyncio.create_task(made._follow(view))
         return made

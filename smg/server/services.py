@@ -1,6 +1,7 @@
 """What a data worker owns while it lives: made at its start, closed in reverse order at its end. Handed to every handler."""
 
 import time
+from pathlib import Path
 
 from smg.api.base import Services
 from smg.api.openai.chat_request import ChatReader
@@ -12,10 +13,13 @@ from smg.worker import EnginePool, WorkerView
 __all__ = ["build", "close"]
 
 
-async def build(config: Config, view: WorkerView, *, meter: Meter) -> Services:
-    """Connects the parts of a data worker; models that are registered by then are loaded before the first request."""
+async def build(config: Config, view: WorkerView, *, meter: Meter, state: Path | None = None) -> Services:
+    """Connects the parts of a data worker; models that are registered by then are loaded before the first request.
+
+    `state`: the folder for what outlives a restart.
+    """
     pool = EnginePool(config)
-    models = ModelDirectory(config, view, created=int(time.time()))
+    models = ModelDirectory(config, view, created=int(time.time()), meter=meter, state=state)
     pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
     await models.preload()
     return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=ChatReader())

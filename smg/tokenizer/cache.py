@@ -9,6 +9,7 @@ ids of a text are the ids of its pieces, one after the other; a test holds every
 import hashlib
 import re
 import secrets
+import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -47,10 +48,11 @@ class CacheCounts(Struct, frozen=True, kw_only=True):
 
 
 class ByteLru(Generic[T]):
-    """A map of bounded size that forgets what was not used for longest. Thread-safe."""
+    """A map of bounded size that forgets what was not used for longest. `limit` in bytes; `entries`: how many at most. Thread-safe."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, entries: int = sys.maxsize) -> None:
         self._limit = limit
+        self._most = entries
         self._entries: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
         self._bytes = 0
         self._hits = 0
@@ -77,7 +79,7 @@ class ByteLru(Generic[T]):
             old = self._entries.pop(key, None)
             self._bytes += size - (old[1] if old else 0)
             self._entries[key] = (value, size)
-            while self._bytes > self._limit:
+            while self._bytes > self._limit or len(self._entries) > self._most:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def counts(self) -> CacheCounts:
