@@ -15,7 +15,7 @@ from jinja2 import nodes
 from msgspec import Struct
 
 from smg.errors import TemplateRefused
-from smg.template.environment import STEPS_FILTER, CompiledTemplate
+from smg.template.environment import CompiledTemplate
 from smg.types.json import Json, JsonObject
 
 __all__ = ["Format", "Formats", "iterates_content", "probe_formats"]
@@ -104,8 +104,8 @@ def iterates_content(tree: nodes.Template) -> bool:
 
 
 def _unwrapped(node: nodes.Node) -> nodes.Node:
-    """The iterable that the template wrote, without the step counter and plain filters around it."""
-    while isinstance(node, nodes.Filter) and node.node is not None and node.name in (STEPS_FILTER, "list", "reverse", "selectattr"):
+    """The iterable without plain filters around it."""
+    while isinstance(node, nodes.Filter) and node.node is not None and node.name in ("list", "reverse", "selectattr"):
         node = node.node
     return node
 

@@ -5,29 +5,42 @@ In: the text of a template. Out: a `CompiledTemplate`, which renders variables t
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # the first is None where there is no C
+from types import CodeType
 from typing import Any
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import TemplateError
 from jinja2.filters import do_replace
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import pass_context, pass_eval_context
+from jinja2.utils import Namespace, pass_eval_context
 
 from smg.errors import ConfigError, TemplateRefused
 from smg.template import guard
+from smg.template.compiler import BoundedCodeGenerator
+from smg.template.direct import DirectCodeGenerator
+from smg.template.loops import SIMPLE_USES, CountedLoop
+from smg.template.runtime import RUNTIME, RenderContext, Variables
+from smg.template.shapes import DICT_ATTRIBUTES
 from smg.tokenizer.files import TEMPLATE_BYTES
 
-__all__ = ["STEPS_FILTER", "CompiledTemplate", "compile_template"]
+__all__ = ["CompiledTemplate", "compile_template"]
 
-STEPS_FILTER = "%steps"  # no template can write this name
+# Values that need no look at how they may be used.
+VALUES = frozenset({str, bool, int, float, list, dict, tuple})
+LOOP_ATTRIBUTES = SIMPLE_USES | {"previtem", "nextitem", "revindex", "revindex0", "depth", "depth0"}
+
+
+# What `json.dumps(value, ensure_ascii=False)` makes anew for each value, made once.
+ENCODER = json.JSONEncoder(ensure_ascii=False)
+ENCODE = c_make_encoder and c_make_encoder(None, ENCODER.default, encode_basestring, None, ": ", ", ", False, False, True)
 
 
 class Refusal(TemplateError):
@@ -49,42 +62,40 @@ class GenerationTag(jinja2.ext.Extension):
         return caller()
 
 
-class BoundedCodeGenerator(CodeGenerator):
-    """Sends `~` through the environment, so that the size of the result is looked at."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.joined((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
-
-
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox that counts steps and refuses huge results."""
 
-    code_generator_class = BoundedCodeGenerator
+    code_generator_class: type[BoundedCodeGenerator] = DirectCodeGenerator
     concat = staticmethod(guard.bounded_concat)
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def joined(self, parts: tuple[Any, ...]) -> str:
-        """What `~` means: the texts of all parts, joined."""
-        return guard.bounded_concat(str(part) for part in parts)
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox, which asks the object first; for what is common without an exception."""
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in DICT_ATTRIBUTES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is Namespace and attribute[:1] != "_":
+            value = object.__getattribute__(obj, "_Namespace__attrs").get(attribute)
+            if type(value) in VALUES:
+                return value
+        elif kind is CountedLoop and attribute in LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         guard.check_operator(operator, left, right)
-        return self.binop_table[operator](left, right)
+        return guard.looked_at(self.binop_table[operator](left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         guard.spend()
+        kind = type(__obj)
+        if kind is Macro or __obj is Namespace:
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return __obj(*args, **kwargs) if __obj is Namespace else __obj(__context.eval_ctx, *args, **kwargs)
         guard.check_call(__obj, args, kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, STEPS_FILTER, [], [], None, None, lineno=loop.lineno)
-        return tree
+        return guard.looked_at(super().call(__context, __obj, *args, **kwargs))
 
 
 def _raise_exception(message: object) -> None:
@@ -95,6 +106,8 @@ def _tojson(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False
 ) -> str:
     """As transformers has it: no HTML escapes, keys in their own order, other scripts as they are."""
+    if indent is None and separators is None and ensure_ascii is False and sort_keys is False:
+        return "".join(ENCODE(value, 0)) if ENCODE else ENCODER.encode(value)
     if isinstance(indent, int) and indent > guard.WIDTH:
         raise guard.TooMuch("the template indents too far")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -106,16 +119,10 @@ def _replace(context: nodes.EvalContext, value: str, old: str, new: str, count: 
     return do_replace(context, value, old, new, count)
 
 
-@pass_context
-def _steps(context: Context, items: Any) -> Any:
-    """Takes the context only so that the optimizer does not run it at compile time."""
-    return guard.steps(items)
-
-
 def _environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols])
     environment.filters.update(guard.bounded_filters(environment.filters))
-    environment.filters.update({"tojson": _tojson, "replace": _replace, STEPS_FILTER: _steps})
+    environment.filters.update({"tojson": _tojson, "replace": _replace})
     # Beyond transformers: templates of other runtimes parse the arguments of past tool calls with these (known-bugs B74).
     environment.filters.update({"fromjson": json.loads, "from_json": json.loads})
     environment.globals["raise_exception"] = _raise_exception
@@ -124,30 +131,54 @@ def _environment() -> BoundedEnvironment:
 
 
 ENVIRONMENT = _environment()
+PLAIN_ENVIRONMENT = ENVIRONMENT.overlay()
+PLAIN_ENVIRONMENT.code_generator_class = BoundedCodeGenerator
 
 
 class CompiledTemplate:
     """One template text, compiled. Thread-safe. `names`: the variables that it reads from outside."""
 
-    def __init__(self, source: str, template: jinja2.Template, tree: nodes.Template) -> None:
+    def __init__(self, source: str, tree: nodes.Template) -> None:
         self.source = source
         self.tree = tree
         self.names = frozenset(find_undeclared_variables(tree))
-        self._template = template
+        namespace: dict[str, Any] = {"environment": ENVIRONMENT, **RUNTIME}
+        exec(_compiled(source), namespace)  # what Jinja's own `from_code` does
+        self._root = namespace["root"]
+        self._blocks = namespace["blocks"]
 
-    def render(self, variables: dict[str, Any], *, now: datetime | None = None, seconds: float = guard.RENDER_SECONDS) -> str:
-        """Gives the prompt. TemplateRefused with the template's own words when it raises, is broken, or spends more than it may."""
+    def render(self, variables: Mapping[str, Any], *, now: datetime | None = None, seconds: float = guard.RENDER_SECONDS) -> str:
+        """Gives the prompt. TemplateRefused with the template's own words when it raises, is broken, or spends more than it may.
 
-        def strftime_now(form: str) -> str:
-            return (now or datetime.now()).strftime(form)
+        A budget that the thread has entered is used; else there is one of `seconds` for this render.
+        """
+        known = Variables(ENVIRONMENT.globals)
+        if "strftime_now" in self.names:
+            known["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
+        known.update(variables)
+        budget = guard.current()
+        if budget is not None:
+            return self._rendered(known, budget)
+        with guard.Budget(seconds) as budget:
+            return self._rendered(known, budget)
 
-        with guard.Budget(seconds):
-            try:
-                return self._template.render({"strftime_now": strftime_now, **variables})
-            except Refusal as error:
-                raise TemplateRefused(str(error), param="messages") from error
-            except Exception as error:  # a template can raise whatever Python can
-                raise TemplateRefused(f"the chat template cannot render these messages: {error}", param="messages") from error
+    def _rendered(self, variables: Variables, budget: guard.Budget) -> str:
+        context = RenderContext(ENVIRONMENT, variables, budget, blocks=self._blocks)
+        try:
+            text = self._root(context)
+            return text if type(text) is str else guard.bounded_concat(text)
+        except Refusal as error:
+            raise TemplateRefused(str(error), param="messages") from error
+        except Exception as error:  # a template can raise whatever Python can
+            raise TemplateRefused(f"the chat template cannot render these messages: {error}", param="messages") from error
+
+
+def _compiled(source: str) -> CodeType:
+    try:
+        return ENVIRONMENT.compile(source)
+    except (RecursionError, SyntaxError, MemoryError):
+        # Direct code is nested deeper than the sandbox's own.
+        return PLAIN_ENVIRONMENT.compile(source)
 
 
 def compile_template(source: str) -> CompiledTemplate:
@@ -155,6 +186,6 @@ def compile_template(source: str) -> CompiledTemplate:
     if len(source) > TEMPLATE_BYTES:
         raise ConfigError([f"the chat template is longer than {TEMPLATE_BYTES} characters"])
     try:
-        return CompiledTemplate(source, ENVIRONMENT.from_string(source), ENVIRONMENT.parse(source))
+        return CompiledTemplate(source, ENVIRONMENT.parse(source))
     except (TemplateError, RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
         raise ConfigError([f"the chat template is not valid: {error}"]) from error

@@ -1,9 +1,8 @@
-"""Bounds on what a chat template may spend: processor time a render, and the size of any text, list or number it makes.
+"""Bounds on what a chat template may spend: processor time, the size of any text, list or number it makes, and the sum of them.
 
-A template comes with a model or from an operator, and may be wrong or hostile. Loops and calls are counted by code that `environment.py`
-puts
-into every compiled template; each few hundred steps the thread's processor time is looked at. Operations that could make something huge
-in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
+A template comes with a model or from an operator, and may be wrong or hostile. Compiled templates count the items of loops and calls as
+steps, and large texts by their length; each few hundred steps the thread's processor time is looked at. Operations that could make
+something huge in one step (`'a' * 10**10`, `'%999999999d'`) are checked before they run.
 """
 
 import functools
@@ -16,16 +15,36 @@ from typing import Any
 
 from jinja2.exceptions import TemplateRuntimeError
 
-__all__ = ["Budget", "TooMuch", "bounded_concat", "bounded_filters", "check_call", "check_operator", "check_replace", "spend", "steps"]
+__all__ = [
+    "LARGE",
+    "STEPS_PER_LOOK",
+    "Budget",
+    "Steps",
+    "TooMuch",
+    "bounded_concat",
+    "bounded_filters",
+    "charge",
+    "check_call",
+    "check_operator",
+    "check_replace",
+    "current",
+    "looked_at",
+    "spend",
+]
 
 RENDER_SECONDS = 5.0
 STEPS_PER_LOOK = 256
 TEXT_CHARACTERS = 64 << 20
+LARGE = 4096  # characters or items from which a value counts towards what a render makes in all
+TOTAL_CHARACTERS = 1 << 30
+CHARACTERS_PER_STEP = 256
 ITEM_CHARACTERS = 16
 NUMBER_BITS = 4096
 WIDTH = 10_000
 WIDE = re.compile(r"\d{5}|\*")
 PADDING_METHODS = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
+
+SIZED = frozenset({str, list, tuple})
 
 _current = local()
 
@@ -35,11 +54,14 @@ class TooMuch(TemplateRuntimeError):
 
 
 class Budget:
-    """The processor time of one render, for the thread that enters it. Renders may nest: the inner one has its own budget."""
+    """What the renders for one request may spend, for the thread that enters it. Within it, a render of the same thread has no other."""
+
+    __slots__ = ("_deadline", "_made", "_outer", "_seconds", "left")
 
     def __init__(self, seconds: float = RENDER_SECONDS) -> None:
         self._seconds = seconds
         self._deadline = math.inf  # read from the clock at the first look: that is a system call, and most renders end before
+        self._made = 0
         self._outer: Budget | None = None
         self.left = STEPS_PER_LOOK
 
@@ -60,6 +82,21 @@ class Budget:
             raise TooMuch(f"the template ran for more than {self._seconds:g} s")
         self.left = STEPS_PER_LOOK
 
+    def charge(self, size: int) -> None:
+        """Counts a large value of so many characters or items."""
+        self._made += size
+        if self._made > TOTAL_CHARACTERS:
+            raise TooMuch(f"the template makes more than {TOTAL_CHARACTERS} characters in all")
+        self.left -= size // CHARACTERS_PER_STEP
+        if self.left <= 0:
+            self.look()
+
+
+def current() -> Budget | None:
+    """Gives the budget that this thread has entered."""
+    budget: Budget | None = getattr(_current, "budget", None)
+    return budget
+
 
 def spend() -> None:
     """Counts one step of the render that this thread is in."""
@@ -70,21 +107,34 @@ def spend() -> None:
             budget.look()
 
 
-class _Steps:
-    """An iterable that counts; it has a length where the original has one, for `loop.length` asks."""
+def charge(size: int) -> None:
+    """Counts a large value that the render of this thread makes or goes through."""
+    budget: Budget | None = getattr(_current, "budget", None)
+    if budget is not None:
+        budget.charge(size)
 
-    __slots__ = ("_items",)
 
-    def __init__(self, items: Iterable[Any]) -> None:
+def looked_at(value: Any) -> Any:
+    """Gives the value; a large text or list is counted."""
+    if type(value) in SIZED and len(value) >= LARGE:
+        charge(len(value))
+    return value
+
+
+class Steps:
+    """An iterable that counts each item as one step; it has a length where the original has one, for `loop.length` asks."""
+
+    __slots__ = ("_budget", "_items")
+
+    def __init__(self, items: Iterable[Any], budget: Budget) -> None:
         self._items = items
+        self._budget = budget
 
     def __len__(self) -> int:
         return len(self._items)  # type: ignore[arg-type]  # the TypeError of a generator is what the caller expects
 
     def __iter__(self) -> Iterator[Any]:
-        budget: Budget | None = getattr(_current, "budget", None)
-        items = iter(self._items)
-        return items if budget is None else _counted(items, budget)
+        return _counted(iter(self._items), self._budget)
 
 
 def _counted(items: Iterator[Any], budget: Budget) -> Iterator[Any]:
@@ -95,19 +145,16 @@ def _counted(items: Iterator[Any], budget: Budget) -> Iterator[Any]:
         yield item
 
 
-def steps(items: Iterable[Any]) -> Iterable[Any]:
-    """Gives an iterable of the same items that counts each as one step."""
-    return _Steps(items)
-
-
 def bounded_concat(parts: Iterable[str]) -> str:
     """Joins texts; TooMuch before memory is taken for more than TEXT_CHARACTERS."""
+    if type(parts) is list:
+        _check_size(sum(map(len, parts)))
+        return "".join(parts)
     known: list[str] = []
     total = 0
     for part in parts:
         total += len(part)
-        if total > TEXT_CHARACTERS:
-            raise TooMuch(f"the template makes more than {TEXT_CHARACTERS} characters")
+        _check_size(total)
         known.append(part)
     return "".join(known)
 

@@ -10,7 +10,6 @@ this costs one search of each text.
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from msgspec import Struct
 
@@ -47,23 +46,38 @@ class Sources(Struct, frozen=True, kw_only=True):
             kwargs={name: walk.copy(value, wide=True) for name, value in self.kwargs.items()},
         )
 
-    def texts(self) -> Iterator[tuple[str, bool]]:
-        """Gives every text and key, with whether the wide set of marks counts in it."""
-        pending: list[tuple[Any, bool]] = [(self.tools, True), (self.documents, True), (list(self.kwargs.values()), True)]
-        pending += [(message, _wide(message)) for message in self.messages]
-        while pending:
-            value, wide = pending.pop()
-            if isinstance(value, str):
-                yield value, wide
-            elif isinstance(value, list):
-                pending += [(item, wide) for item in value]
-            elif isinstance(value, dict):
-                pending += [(item, wide) for item in value.values()]
-                pending += [(key, wide) for key in value]
+    def touched(self, finder: MarkFinder) -> bool:
+        """True when some text or key has a look-alike."""
+        for message in self.messages:
+            if not finder.clears(message) and _touched(message, finder, wide=_wide(message)):
+                return True
+        for several in (self.tools, self.documents):
+            for value in several if isinstance(several, list) else ():
+                if not finder.clears(value) and _touched(value, finder, wide=True):
+                    return True
+        return bool(self.kwargs) and _touched(list(self.kwargs.values()), finder, wide=True)
 
 
 def _wide(message: JsonObject) -> bool:
     return message.get("role") not in NARROW_ROLES
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every text and key in a value."""
+    pending: list[Json] = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+            pending += value
+
+
+def _touched(value: Json, finder: MarkFinder, *, wide: bool) -> bool:
+    return any(finder.touches(text, wide=wide) for text in _texts(value))
 
 
 class _Walk:
@@ -86,7 +100,7 @@ class _Walk:
 
 def literal_spans(text: str, sources: Sources, *, finder: MarkFinder, render: Render) -> tuple[Span, ...]:
     """Gives sorted spans of `text`, the prompt rendered from `sources`, that hold the client's look-alikes."""
-    if not any(finder.touches(part, wide=wide) for part, wide in sources.texts()):
+    if not sources.touched(finder):
         return ()
     search = _Search(text, sources, finder, render)
     spans = search.together()
@@ -172,10 +186,10 @@ class _Search:
         assistants: set[int] = set()
         count = 0
         for message in self._sources.messages:
-            walk = list(Sources(messages=[message], tools=None, documents=None, kwargs={}).texts())
+            texts = sum(1 for _ in _texts(message))
             if message.get("role") == "assistant":
-                assistants.update(range(count, count + len(walk)))
-            count += len(walk)
+                assistants.update(range(count, count + texts))
+            count += texts
         self._sources.rewritten(look)
         return touched
 

@@ -3,6 +3,11 @@
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
 
 from smg.tokenizer.folder import AddedToken
 from smg.tokenizer.marks import is_control, is_mark, pattern_of
@@ -12,6 +17,10 @@ __all__ = ["MarkFinder"]
 # Keys, roles and kinds come with every request: what was found in texts this short is remembered.
 SHORT = 32
 SHORT_TEXTS = 4096
+# What a message of words alone has besides its words.
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# The JSON form of a value has these, whatever its texts are.
+STRUCTURE = frozenset('[]{},:"\\-+.0123456789truefalsnE')
 
 
 class _Set:
@@ -25,6 +34,12 @@ class _Set:
         self.endings = frozenset(name[-size:] for name in self.names for size in range(1, len(name)))
         self._first = frozenset(name[0] for name in self.names)
         self._last = frozenset(name[-1] for name in self.names)
+        # A pattern that begins with one character is searched much faster than one that begins with any of two.
+        self._patterns = {first: re.compile(pattern_of(names)) for first, names in groupby(sorted(self.names), key=itemgetter(0))}
+
+    def found(self, text: str) -> bool:
+        """True when the text holds a name."""
+        return any(first in text and pattern.search(text) is not None for first, pattern in self._patterns.items())
 
     def head(self, text: str) -> int:
         """The length of the longest ending of a name that the text begins with."""
@@ -57,6 +72,26 @@ class MarkFinder:
         self._wide = _Set(narrow | written)
         self._short = lru_cache(SHORT_TEXTS)(self._touches)
         self._written = written | {name for name in narrow if name in source}
+        # A text that touches a name has the first or the last character of one.
+        self._edges = sorted({character for name in self._wide.names for character in (name[0], name[-1])})
+        self._encode = msgspec.msgpack.encode if STRUCTURE.intersection(self._edges) else msgspec.json.encode
+        self._encoded_edges = [character.encode(errors="surrogatepass") for character in self._edges]
+        self._roles = frozenset(role for role in ROLES if not any(self.touches(text, wide=True) for text in (role, "role", "content")))
+
+    def clears(self, value: Any) -> bool:
+        """True when surely no text or key in a JSON value touches a name, by the look of the value as a whole."""
+        if type(value) is dict and len(value) == 2 and value.get("role") in self._roles and type(content := value.get("content")) is str:
+            for edge in self._edges:  # noqa: SIM110  # a generator costs more than the search
+                if edge in content:
+                    return False
+            return True
+        if value is None:
+            return True
+        try:
+            encoded = self._encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return False
+        return not any(edge in encoded for edge in self._encoded_edges)
 
     def touches(self, text: str, *, wide: bool) -> bool:
         """True when the text holds a name, or begins or ends with a part of one."""
@@ -66,7 +101,7 @@ class MarkFinder:
         names = self._wide if wide else self._narrow
         if names.pattern is None or not text:
             return False
-        return names.pattern.search(text) is not None or names.head(text) > 0 or names.tail(text) > 0
+        return names.found(text) or names.head(text) > 0 or names.tail(text) > 0
 
     def replace(self, text: str, namer: Callable[[str], str], *, wide: bool, spare: bool = False) -> str:
         """Gives the text with every name, and parts of names at its ends, replaced; `spare` keeps the names that the template writes."""

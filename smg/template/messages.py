@@ -28,7 +28,13 @@ INSTRUCTIONS = ("system", "developer")
 
 def prepared(messages: tuple[JsonObject, ...], *, formats: Formats) -> list[JsonObject]:
     """Gives the messages with content in the role's format and tool-call arguments as mappings; InvalidValue names the message at fault."""
-    return [_message(message, formats.of(message.get("role")), at=f"messages[{i}]") for i, message in enumerate(messages)]
+    as_parts = "parts" in (formats.system, formats.user, formats.assistant, formats.tool)
+    done: list[JsonObject] = []
+    for i, message in enumerate(messages):
+        if as_parts or not isinstance(message.get("content"), str) or message.get("tool_calls"):
+            message = _message(message, formats.of(message.get("role")), at=f"messages[{i}]")
+        done.append(message)
+    return done
 
 
 def _message(message: JsonObject, form: Format, *, at: str) -> JsonObject:

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from smg.errors import ConfigError, InvalidValue, TemplateRefused
 from smg.template.content import Formats, probe_formats
 from smg.template.environment import CompiledTemplate, compile_template
+from smg.template.guard import Budget
 from smg.template.literals import Sources, literal_spans
 from smg.template.marks import MarkFinder
 from smg.template.messages import REPAIRS, prepared, text_of
@@ -70,11 +71,14 @@ class ChatTemplate:
 
     def render(self, chat: ChatInput, *, now: datetime | None = None) -> Rendered:
         """Gives the prompt. Raises TemplateRefused with the template's words, InvalidValue for messages that no template could take."""
-        clash = RESERVED.intersection(chat.template_kwargs)
-        if clash:
+        kwargs = chat.template_kwargs
+        if kwargs and (clash := RESERVED.intersection(kwargs)):
             raise InvalidValue(f"chat_template_kwargs cannot set {', '.join(sorted(clash))}", param="chat_template_kwargs")
+        with Budget():  # one for all renders, repairs and searches of this request
+            return self._render(chat, now or datetime.now())  # one time for all of them, too
+
+    def _render(self, chat: ChatInput, now: datetime) -> Rendered:
         template = self._chosen(chat)
-        now = now or datetime.now()  # one time for all renders of this prompt
         sources = Sources(
             messages=prepared(chat.messages, formats=template.formats),
             tools=list(chat.tools) or None,
@@ -109,7 +113,8 @@ class ChatTemplate:
             mended = repair(sources.messages) if repair else sources.messages
             if repair and mended == sources.messages:
                 continue
-            sources = structs.replace(sources, messages=mended)
+            if repair:
+                sources = structs.replace(sources, messages=mended)
             try:
                 text = self._text(template, sources, chat, now)
             except TemplateRefused as error:
@@ -123,18 +128,19 @@ class ChatTemplate:
         raise refusal or TemplateRefused("the chat template cannot render these messages", param="messages")
 
     def _text(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime) -> str:
+        messages, mark = (sources.messages, "") if not chat.continue_final_message else with_prefill_mark(sources.messages)
         variables: dict[str, Any] = {
             **self._specials,
+            "messages": messages,
             "tools": sources.tools,
             "documents": sources.documents,
-            "add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message,
-            **_thinking_switches(sources.kwargs, template.names),
-            **sources.kwargs,
+            "add_generation_prompt": chat.add_generation_prompt and not mark,
         }
-        if not chat.continue_final_message:
-            return template.render({**variables, "messages": sources.messages}, now=now)
-        marked, mark = with_prefill_mark(sources.messages)
-        return cut_at_prefill(template.render({**variables, "messages": marked}, now=now), mark)
+        if sources.kwargs:
+            variables.update(_thinking_switches(sources.kwargs, template.names))
+            variables.update(sources.kwargs)
+        text = template.render(variables, now=now)
+        return cut_at_prefill(text, mark) if mark else text
 
     def _chosen(self, chat: ChatInput) -> _Template:
         name = chat.chat_template
@@ -167,7 +173,7 @@ class ChatTemplate:
 
 def _loses_developer(messages: list[JsonObject], text: str) -> bool:
     """Many templates skip roles that they do not know; instructions must not vanish without a word."""
-    return any(message.get("role") == "developer" and text_of(message).strip() not in text for message in messages)
+    return any(text_of(message).strip() not in text for message in messages if message.get("role") == "developer")
 
 
 def _thinking_switches(kwargs: JsonObject, names: frozenset[str]) -> JsonObject:
