@@ -16,10 +16,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from smg._ext import Call, Sink
 from smg.engine.answer import Answer
-from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest
+from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Load, ModelInfo, ServerInfo
 from smg.engine.channel import call_metadata, open_channel
 from smg.engine.native import Messages, NativeLink
 from smg.engine.reader import AioReader, NativeReader, Reader, translated
+from smg.engine.replies import delta_of, load_of, model_info_of, server_info_of
 from smg.engine.sampling import PARAMS
 from smg.engine.writer import RequestWriter
 from smg.errors import EngineProtocol, EngineRejected, EngineUnavailable, UnsupportedParameter
@@ -45,7 +46,7 @@ ARCHIVE_TIMEOUT_S = 60.0
 
 
 class GrpcEngine(Engine):
-    """An engine behind a gRPC service. Drivers add `service`, `features`, `encode`, `decode` and the info calls."""
+    """An engine behind a gRPC service. Drivers add `service`, `features` and `encode`, and what their protocol says in its own way."""
 
     service: ClassVar[ServiceDescriptor]
 
@@ -63,9 +64,9 @@ class GrpcEngine(Engine):
     def encode(self, request: EngineRequest) -> Message:
         """Gives the protocol's GenerateRequest. ValueError when a value does not fit its field. Pure."""
 
-    @abstractmethod
     def decode(self, message: Reply) -> EngineDelta:
         """Gives one GenerateResponse as it stands: `finish` set if it closes its choice, `token_ids` whatever it holds. Pure."""
+        return delta_of(message)
 
     @classmethod
     def path(cls, method: str) -> str:
@@ -126,6 +127,28 @@ class GrpcEngine(Engine):
         message = self._made(self._writer.write, request)
         return await self._link.call(self._generate_path, message, sink, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
 
+    async def abort(self, request_id: str) -> None:
+        """Tells the engine to drop the request."""
+        known = self.service.methods_by_name["Abort"].input_type.fields_by_name
+        fields = {"request_ids": [request_id], "request_id": request_id, "reason": "client gone"}
+        await self._ask("Abort", **{name: value for name, value in fields.items() if name in known})
+
+    async def health(self) -> bool:
+        """True when the engine says that it serves."""
+        return bool((await self._ask("HealthCheck")).healthy)
+
+    async def model_info(self) -> ModelInfo:
+        """Asks for the model's facts."""
+        return model_info_of(await self._ask("GetModelInfo"))
+
+    async def server_info(self) -> ServerInfo:
+        """Asks for the server's facts."""
+        return server_info_of(await self._ask("GetServerInfo"))
+
+    async def loads(self) -> list[Load]:
+        """Asks for the load of each rank; gives nothing where the protocol has no such call."""
+        return [load_of(entry) for entry in (await self._ask("GetLoads")).loads] if self.features.loads else []
+
     async def tokenizer_archive(self) -> bytes:
         """Fetches the tokenizer's zip. EngineProtocol when its sha256 is wrong or absent, or when it is over `max_archive_bytes`."""
         reader = AioReader(self._open("GetTokenizer", common_pb2.GetTokenizerRequest(), timeout_s=ARCHIVE_TIMEOUT_S), runtime=self.runtime)
@@ -153,6 +176,10 @@ class GrpcEngine(Engine):
         if reply is None:  # grpcio logs a message that it cannot parse, and gives None for it
             raise EngineProtocol("the engine sent a message that is not of its protocol")
         return reply
+
+    async def _ask(self, method: str, **fields: object) -> Reply:
+        """Makes the unary call of this name with a request that holds these fields."""
+        return await self.unary(method, GetMessageClass(self.service.methods_by_name[method].input_type)(**fields))
 
     def _method(self, channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[..., Any]:
         make = channel.unary_stream if method.server_streaming else channel.unary_unary

@@ -11,7 +11,7 @@ __all__ = ["HealthTracker"]
 
 FIRST_RETRY_S = 0.05
 RETRY_GROWTH = 1.5
-LONGEST_RETRY_S = 5.0
+LONGEST_RETRY_S = 1.0
 # NotReady for this many failure thresholds' worth of intervals is Failed.
 FAILED_AFTER = 3
 
