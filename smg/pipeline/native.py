@@ -7,13 +7,12 @@ probabilities and vocabularies of other kinds take the other way. Called by `smg
 
 import asyncio
 import time
-from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache, lru_cache
 from typing import Protocol, TypedDict
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, StopStrings
 from smg.engine import Engine, EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
@@ -105,7 +104,9 @@ def automaton(strings: tuple[str, ...]) -> StopStrings | None:
 
 
 class NativeCall:
-    """One engine call. `answered` turns true with the engine's first message. A subclass makes the machine."""
+    """One engine call. `answered` turns true with the engine's first message. A subclass makes the machine with its exit."""
+
+    machine: Machine
 
     def __init__(self, engine: Engine, request: EngineRequest, *, deadlines: Deadlines, aborts: Aborts) -> None:
         assert isinstance(engine, GrpcEngine)
@@ -118,11 +119,6 @@ class NativeCall:
         self._over = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    @abstractmethod
-    def machine(self) -> Machine:
-        """The machine with its exit."""
 
     @property
     def answered(self) -> bool:
@@ -169,7 +165,11 @@ class NativeCall:
         if self._error is not None:
             raise self._error
         prompt, completion, cached = self.machine.usage
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+        reasoning = self._reasoning_tokens()
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, reasoning_tokens=reasoning)
+
+    def _reasoning_tokens(self) -> int:
+        return 0
 
     def _done(self, error: str, status: int, text: str) -> None:
         if error and status:  # the engine said that it failed
@@ -216,7 +216,7 @@ class NativeChat(NativeCall):
         assert asked.model.vocabulary is not None
         self.write = write
         stops = automaton(asked.job.stops.strings)
-        self._sink = ChatSink(
+        self.machine = ChatSink(
             tables(type(self._engine)),
             asked.model.vocabulary,
             stops,
@@ -225,11 +225,6 @@ class NativeChat(NativeCall):
             write=self._pass,
             **self._options(asked),
         )
-
-    @property
-    def machine(self) -> Machine:
-        """See NativeCall."""
-        return self._sink
 
     def _pass(self, chunk: bytes) -> None:
         if not self.write(chunk):
@@ -251,7 +246,7 @@ class NativeEvents(NativeCall):
         self._gathered: list[Record] = []
         thinking = asked.prompt.thinking and asked.parsing.reasoning is not None
         self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=thinking)
-        self._sink = EventSink(
+        self.machine = EventSink(
             tables(type(self._engine)),
             asked.model.vocabulary,
             automaton(asked.job.stops.strings),
@@ -260,11 +255,6 @@ class NativeEvents(NativeCall):
             gather=not asked.job.stream,
             **self._options(asked),
         )
-
-    @property
-    def machine(self) -> Machine:
-        """See NativeCall."""
-        return self._sink
 
     async def batches(self, deadline_s: float) -> AsyncIterator[list[Event]]:
         """Yields the events. Closing the iterator early aborts the request at the engine."""
@@ -284,10 +274,14 @@ class NativeEvents(NativeCall):
         yield self._held.popleft()
 
     def _end(self) -> Usage:
-        events = [] if self._error else self._reader.read(self._gathered)
-        usage = structs.replace(super()._end(), reasoning_tokens=self._reader.reasoning_tokens)
-        self._take([*events, usage])
+        events = self._reader.read(self._gathered) if self._error is None else []
+        usage = super()._end()
+        events.append(usage)
+        self._take(events)
         return usage
+
+    def _reasoning_tokens(self) -> int:
+        return self._reader.reasoning_tokens
 
     def _tell(self, records: list[Record]) -> None:
         events = self._reader.read(records)

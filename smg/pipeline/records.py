@@ -27,6 +27,8 @@ class RecordReader:
     def __init__(self, parsing: Parsing, *, choices: int, thinking: bool) -> None:
         self._choices: list[ChoiceReader] = []
         self.split = False
+        if parsing.plain:
+            return
         for choice in range(choices):
             parser = parsing.parser(in_think=thinking)
             if parser is None:
