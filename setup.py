@@ -18,6 +18,7 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "prefix": [],
     "prompt": [],
     "request": [],
+    "response": [],
     "session": ["nghttp2"],
     "shm": [],
     "sink": [],

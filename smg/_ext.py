@@ -15,6 +15,7 @@ __all__ = [
     "NativePrefixIndex",
     "NativeShm",
     "NativeSticky",
+    "NativeStream",
     "Prompt",
     "RequestLayout",
     "Sink",
@@ -28,9 +29,10 @@ from smg_ext.events import EventSink  # noqa: E402
 from smg_ext.headers import Headers  # noqa: E402
 from smg_ext.machine import Machine  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
-from smg_ext.request import RequestLayout  # noqa: E402
 from smg_ext.prefix import PrefixIndex as NativePrefixIndex  # noqa: E402
 from smg_ext.prompt import Prompt  # noqa: E402
+from smg_ext.request import RequestLayout  # noqa: E402
+from smg_ext.response import ResponseStream as NativeStream  # noqa: E402
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402
 from smg_ext.sticky import Sticky as NativeSticky  # noqa: E402

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from smg.api.base import Reply, Request, StreamReply
 from smg.api.errors import error_reply, internal_error, stream_error
@@ -16,7 +16,7 @@ from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
 from smg.errors import ClientGone, EngineTimeout, InvalidValue, SmgError
 from smg.middleware import choose_request_id, read_body
-from smg.server.transport import Stream, open_stream, send_reply
+from smg.server.transport import Outlet, send_reply
 
 if TYPE_CHECKING:
     from smg.server.app import App
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 WATCH_AFTER_S = 0.02
 # A stream's head is held back for this long at most, so that an early error can still have its own status.
 HEAD_AFTER_S = 1.0
+# Timers may be early by a hair; the next look is never at once.
+MIN_WAIT_S = 0.001
 
 
 class Exchange:
@@ -50,9 +52,9 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Future[None] | None = None
         self._cancelled_by: SmgError | None = None
-        self._reply: StreamReply | None = None
-        self._stream: Stream | None = None
-        self._opened_s = self._written_s = 0.0
+        self._outlet: Outlet | None = None
+        self._quiet_since_s = self._looked_s = 0.0
+        self._seen = 0
 
     async def run(self) -> None:
         """Answers the request, whatever happens."""
@@ -123,25 +125,17 @@ class Exchange:
 
     async def _send_stream(self, reply: StreamReply) -> None:
         self.status = reply.status
-        self._reply = reply
-        self._opened_s = self._loop.time()
+        outlet = self._outlet = Outlet(lambda: self._protocol.response_stream(reply.status, self._headers(reply.headers)))
+        self._quiet_since_s = self._looked_s = self._loop.time()
         if self._watcher is not None:  # else the first tick is still to come
             self._timer.cancel()
             self._tick()
         try:
-            await reply.pump(self._write)
+            await reply.pump(outlet)
         except (Exception, asyncio.CancelledError) as error:
-            self._fail(self._told(error))
+            self._fail(self._told(error), outlet)
         finally:
-            if self._stream is not None:
-                self._stream.close()
-
-    def _write(self, chunk: bytes) -> bool:
-        if self._stream is None:
-            reply = cast(StreamReply, self._reply)
-            self._stream = open_stream(self._protocol, status=reply.status, headers=self._headers(reply.headers))
-        self._written_s = self._loop.time()
-        return self._stream.write(chunk)
+            outlet.close()
 
     def _tick(self) -> None:
         """The one timer of a request: watches for the client's leaving, ends the request at its deadline, fills the silence of a stream."""
@@ -153,25 +147,32 @@ class Exchange:
         if wait <= 0:
             self._leave(EngineTimeout("the request took too long"))
             return
-        if self._reply is not None:
-            wait = min(wait, self._beat(now))
+        if self._outlet is not None:
+            wait = min(wait, self._beat(self._outlet, now))
         self._timer = self._loop.call_later(wait, self._tick)
 
-    def _beat(self, now: float) -> float:
-        """Sends the head if nothing was sent yet, else a comment when the last write is an interval ago; gives seconds to the next look."""
-        interval = self._config.keepalive_interval_s
-        quiet_since, allowed = (self._written_s, interval) if self._stream else (self._opened_s, min(HEAD_AFTER_S, interval))
-        if now - quiet_since < allowed:
-            return quiet_since + allowed - now
-        self._write(KEEP_ALIVE)
-        return interval
+    def _beat(self, outlet: Outlet, now: float) -> float:
+        """Fills the silence of a stream: the head after a moment, later a comment. Gives the seconds until the next look.
 
-    def _fail(self, error: SmgError) -> None:
-        if self._stream is None:
+        It looks twice an interval at the number of chunks, so that writing one costs nothing here: the silence that is filled is between
+        half an interval and a whole one.
+        """
+        interval = self._config.keepalive_interval_s
+        if outlet.stream is not None and outlet.stream.count != self._seen:
+            self._seen, self._quiet_since_s = outlet.stream.count, self._looked_s
+        self._looked_s = now
+        allowed = interval if outlet.stream is not None else min(HEAD_AFTER_S, interval)
+        if now - self._quiet_since_s >= allowed:
+            outlet(KEEP_ALIVE)
+            self._seen, self._quiet_since_s = self._seen + 1, now
+        return min(interval / 2, max(self._quiet_since_s + allowed - now, MIN_WAIT_S))
+
+    def _fail(self, error: SmgError, outlet: Outlet) -> None:
+        if outlet.stream is None:
             self._send(error_reply(error, surface=self._surface))
         else:
             self.status = error.status
-            self._stream.write(stream_error(error, surface=self._surface))
+            outlet(stream_error(error, surface=self._surface))
 
     def _client_left(self, watcher: "asyncio.Future[None]") -> None:
         if not watcher.cancelled():

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 # Generations of workers that may drain at the same time, each reload making one.
 GENERATIONS = 4
 CRASH_LOOP = 3
+TOKENS_PER_BLOCK = 16  # of the prefix index
 KILL_AFTER_GRACE_S = 3.0
 CONTROL_STOP_S = 3.0
 # A worker whose event loop does not turn for this long serves nobody.
@@ -75,7 +76,11 @@ class Supervisor:
         self.notifier = Notifier(os.environ)
         self._http, self._metrics = self._listen(stack)
         self._control = stack.enter_context(listen_unix(self._folders.runtime / "control.sock"))
-        block = make_block(rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2)
+        block = make_block(
+            rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2,
+            prefix_blocks=config.routing.max_tree_size // TOKENS_PER_BLOCK,
+            sticky_keys=config.routing.max_sticky_keys,
+        )
         stack.callback(os.close, block.fd)
         self.shm = Shm(block.memory)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

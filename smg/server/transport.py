@@ -1,11 +1,12 @@
 """The one place that touches the fronts' response objects: sends a whole reply, opens a stream, writes chunks without waiting."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from smg.api.base import Reply
 from smg.server.front import ResponseStream
 
-__all__ = ["Stream", "open_stream", "send_reply"]
+__all__ = ["Outlet", "Stream", "send_reply"]
 
 # What granian 2.8 returns from `send_bytes` once nobody reads any more; it is an awaitable that raises, but its type says it at once.
 GONE = "PyErrAwaitable"
@@ -20,7 +21,11 @@ def send_reply(protocol: Any, reply: Reply, *, headers: list[tuple[str, str]]) -
 
 
 class Stream(Protocol):
-    """An open event stream."""
+    """An open event stream. `count`: chunks written so far."""
+
+    @property
+    def count(self) -> int:
+        """Grows with each chunk."""
 
     def write(self, chunk: bytes) -> bool:
         """Queues one chunk without waiting, from any callback; False when the client is gone."""
@@ -29,22 +34,42 @@ class Stream(Protocol):
         """Ends the body."""
 
 
-def open_stream(protocol: Any, *, status: int, headers: list[tuple[str, str]]) -> Stream:
-    """Sends the head of a streamed response."""
-    stream = protocol.response_stream(status, headers)
-    return stream if isinstance(stream, ResponseStream) else GranianStream(stream)
-
-
 class GranianStream:
     """A stream of granian's, which copies each chunk into a queue of its own."""
 
     def __init__(self, transport: Any) -> None:
+        self.count = 0
         self._transport = transport
 
     def write(self, chunk: bytes) -> bool:
         """Queues one chunk; False when the client is gone."""
+        self.count += 1
         return type(self._transport.send_bytes(chunk)).__name__ != GONE
 
     def close(self) -> None:
         """Ends the body: granian does so when its object dies."""
         self._transport = None
+
+
+class Outlet:
+    """Where the body of a streamed response is written. The head is held back until the first chunk: an error before it has its own status.
+
+    Called with a chunk it writes; False when the client is gone.
+    """
+
+    def __init__(self, open_head: Callable[[], Any]) -> None:
+        """Takes what sends the head and gives the front's stream."""
+        self._open_head = open_head
+        self.stream: Stream | None = None
+
+    def __call__(self, chunk: bytes) -> bool:
+        stream = self.stream
+        if stream is None:
+            opened = self._open_head()
+            stream = self.stream = opened if isinstance(opened, ResponseStream) else GranianStream(opened)
+        return stream.write(chunk)
+
+    def close(self) -> None:
+        """Ends the body, if one was begun."""
+        if self.stream is not None:
+            self.stream.close()

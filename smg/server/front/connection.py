@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.write_paused = False
         self.deadline = math.inf
+        self.fd = -1
         self._host = host
         self._limits = host.limits
         self._current: Responder | None = None
@@ -60,10 +61,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the clock on the first request."""
-        self._transport = cast(asyncio.Transport, transport)
-        self.write = self._transport.write
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
         self._tls = transport.get_extra_info("sslcontext") is not None
-        self._transport.set_write_buffer_limits(high=self._limits.client_buffer_bytes)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and not self._tls:
+            self.fd = sock.fileno()
+        self.transport.set_write_buffer_limits(high=self._limits.client_buffer_bytes)
         self._reader = RequestReader(self, peer=_peer(transport, tls=self._tls), limits=self._limits)
         self.deadline = self._host.loop.time() + self._limits.head_s
         self._host.opened(self)
@@ -158,7 +162,7 @@ class Connection(asyncio.Protocol):
 
     def give_up_if_full(self) -> bool:
         """Aborts if a stream's client is further behind than it may be, whatever the kernel holds besides."""
-        if self._transport.get_write_buffer_size() <= self._limits.client_buffer_bytes:
+        if self.transport.get_write_buffer_size() <= self._limits.client_buffer_bytes:
             return False
         self.abort()
         return True
@@ -166,7 +170,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Cuts the connection; what is queued is dropped."""
         self.gone = self.closed = True
-        self._transport.abort()
+        self.transport.abort()
         if self._current is not None:
             self._current.leave()
 
@@ -229,9 +233,9 @@ class Connection(asyncio.Protocol):
             self._close()
             return
         self.deadline = self._host.loop.time() + self._limits.linger_s
-        self._unsent = self._transport.get_write_buffer_size()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        self._unsent = self.transport.get_write_buffer_size()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
         if not self._reading:
             self._resume()
 
@@ -244,16 +248,16 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self.closed = True
-        self._transport.close()
+        self.transport.close()
         self._wait_for_flush()
 
     def _wait_for_flush(self) -> None:
         self.deadline = self._host.loop.time() + self._limits.flush_s
-        self._unsent = self._transport.get_write_buffer_size()
+        self._unsent = self.transport.get_write_buffer_size()
 
     def _check_flush(self) -> None:
         """Waits on while the client still reads what is left of its response."""
-        if 0 < self._transport.get_write_buffer_size() < self._unsent:
+        if 0 < self.transport.get_write_buffer_size() < self._unsent:
             self._wait_for_flush()
         else:
             self.abort()
@@ -267,11 +271,11 @@ class Connection(asyncio.Protocol):
     def _pause(self) -> None:
         if self._reading:
             self._reading = False
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def _resume(self) -> None:
         self._reading = True
-        self._transport.resume_reading()
+        self.transport.resume_reading()
 
 
 def _peer(transport: asyncio.BaseTransport, *, tls: bool) -> Peer:

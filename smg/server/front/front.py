@@ -117,7 +117,8 @@ class Front:
             responder.break_off()
             raise
         finally:
-            responder.respond_error(internal_error(), status=500)
+            if not responder.begun:
+                responder.respond_error(internal_error(), status=500)
             self._forget(responder)
 
     def _forget(self, responder: Responder) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 from smg.errors import ClientGone, SmgError
 from smg.server.front.body import Body
 from smg.server.front.scope import Scope
-from smg.server.front.stream import Link, ResponseStream
+from smg.server.front.stream import Link, ResponseStream, Transport
 from smg.server.front.wire import CONTINUE, Fields, bodiless, error_page, render_head
 
 __all__ = ["Channel", "Responder"]
@@ -23,6 +23,11 @@ class Channel(Link, Protocol):
     """What a request needs of its connection."""
 
     closed: bool
+    fd: int
+
+    @property
+    def transport(self) -> Transport:
+        """What bytes are queued in; `fd` is its socket, -1 where it is not to be written to besides."""
 
     @property
     def date(self) -> str:
@@ -119,20 +124,21 @@ class Responder:
         """Sends the head and gives what its body is written to. A client of HTTP/1.0 reads it up to the end of the connection."""
         channel = self._usable()
         if channel is None:
-            return ResponseStream(None, write=_drop, on_end=_nothing)
+            return ResponseStream(None, None, on_end=_nothing)
         self._silent = self._silent or bodiless(status)
         self._chunked = not self._old
         if self._old:
             self._keep_alive = False
         coding = "transfer-encoding: chunked\r\n" if self._chunked and not bodiless(status) else ""
         channel.write(self._head(status, headers, channel, coding))
-        return ResponseStream(channel, write=channel.write, on_end=self._end_stream, chunked=self._chunked, silent=self._silent)
+        return ResponseStream(
+            channel, channel.transport, on_end=self._end_stream, fd=channel.fd, chunked=self._chunked, silent=self._silent
+        )
 
     def respond_error(self, error: SmgError, *, status: int) -> None:
-        """Answers with an error page if no answer has begun."""
-        if not self.begun:
-            headers, body = error_page(error)
-            self.response_bytes(status, headers, body)
+        """Answers with an error page."""
+        headers, body = error_page(error)
+        self.response_bytes(status, headers, body)
 
     def break_off(self) -> None:
         """Cuts the connection if the response is begun and not complete."""
@@ -180,10 +186,6 @@ class Responder:
         channel, self._channel = self._channel, None
         if channel is not None and not channel.closed:
             channel.response_done(keep_alive=self._keep_alive)
-
-
-def _drop(data: bytes) -> None:
-    """Takes what nobody reads."""
 
 
 def _nothing() -> None:

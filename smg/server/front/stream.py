@@ -1,9 +1,11 @@
 """The body of a streamed response. Made by `responder.py`; written to from any callback of the loop."""
 
 from collections.abc import Callable, Generator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["GONE", "SENT", "Link", "PyErrAwaitable", "ResponseStream"]
+from smg._ext import NO_EXT, NativeStream
+
+__all__ = ["GONE", "SENT", "Link", "PlainStream", "PyErrAwaitable", "ResponseStream", "Transport"]
 
 
 class Link(Protocol):
@@ -14,6 +16,16 @@ class Link(Protocol):
 
     def give_up_if_full(self) -> bool:
         """Aborts the connection if its client is too far behind; tells whether it did."""
+
+
+class Transport(Protocol):
+    """What a stream needs of uvloop's transport."""
+
+    def write(self, data: bytes, /) -> None:
+        """Queues bytes."""
+
+    def get_write_buffer_size(self) -> int:
+        """Gives the number of bytes that wait."""
 
 
 class PyEmptyAwaitable:
@@ -39,25 +51,22 @@ SENT = PyEmptyAwaitable()
 GONE = PyErrAwaitable()
 
 
-class ResponseStream:
-    """An open response. Ends at `close`, or as granian's do when nobody holds it any more.
-
-    `link` is None for a stream that was refused because a response had begun before; `framing` says how a chunk looks on the wire.
-    """
-
-    __slots__ = ("_chunked", "_link", "_on_end", "_silent", "_write")
+class PlainStream:
+    """The twin of `smg_ext.response.ResponseStream`: writes only through the transport. `fd` is of no use to it."""
 
     def __init__(
         self,
         link: Link | None,
+        transport: Transport | None,
         *,
-        write: Callable[[bytes], None],
         on_end: Callable[[], None],
+        fd: int = -1,
         chunked: bool = True,
         silent: bool = False,
     ) -> None:
+        self.count = 0
         self._link = link
-        self._write = write
+        self._transport = transport
         self._on_end = on_end
         self._chunked = chunked
         self._silent = silent
@@ -65,17 +74,28 @@ class ResponseStream:
     def write(self, data: bytes) -> bool:
         """Sends one chunk without waiting; False when the client is gone, or was given up because it does not read."""
         link = self._link
-        if link is None or link.gone or (link.write_paused and link.give_up_if_full()):
+        if link is None or self._transport is None or link.gone or (link.write_paused and link.give_up_if_full()):
             return False
         if data and not self._silent:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self.count += 1
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         return True
 
     def close(self) -> None:
         """Ends the body. May be called again."""
         if self._link is not None:
-            self._link = None
+            self._link = self._transport = None
             self._on_end()
+
+
+if TYPE_CHECKING:
+    Stream = NativeStream
+else:
+    Stream = PlainStream if NO_EXT else NativeStream
+
+
+class ResponseStream(Stream):
+    """An open response. Ends at `close`, or as granian's do when nobody holds it any more. `count`: chunks written so far."""
 
     def send_bytes(self, data: bytes) -> PyEmptyAwaitable | PyErrAwaitable:
         """Sends one chunk; what it gives needs no await."""

@@ -56,7 +56,7 @@ def test_nagle_is_off():
             writer.write(request(close=False))
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND_S)
             [connection] = served.front._connections
-            return connection._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            return connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     assert run(main())
 
