@@ -1,9 +1,8 @@
 """Route stage: chooses an engine for a job and counts the load there before anything is sent."""
 
-from collections.abc import Callable
-
+from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
-from smg.policy import Policy, RouteRequest
+from smg.policy import Candidate, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
 from smg.worker import EngineRecord, Lease, WorkerView
 
@@ -13,9 +12,9 @@ __all__ = ["Router"]
 class Router:
     """Keeps one policy a model, since a policy's state is about one set of engines."""
 
-    def __init__(self, view: WorkerView, *, make_policy: Callable[[], Policy]) -> None:
+    def __init__(self, view: WorkerView, *, config: RoutingConfig) -> None:
         self._view = view
-        self._make_policy = make_policy
+        self._config = config
         self._policies: dict[str, Policy] = {}
 
     def route(self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
@@ -26,8 +25,19 @@ class Router:
         candidates = self._view.candidates(model)
         if not candidates:
             raise NoEngine(f"no engine is ready for {model!r}", retry_after_s=1)
+        policy = self._policies.get(model) or self._policies.setdefault(model, build_policy(self._config, shm=self._view.shm))
+        if routing.target_worker is not None and policy.takes_target:
+            return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids))
         candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
-        policy = self._policies.get(model) or self._policies.setdefault(model, self._make_policy())
-        chosen = candidates[policy.select(candidates, request=RouteRequest(prompt_ids=prompt_ids, routing=routing))]
+        request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model)
+        chosen = candidates[policy.select(candidates, request=request)]
         record = next(record for record in self._view.engines(model) if record.slot == chosen.slot)
-        return record, self._view.acquire(chosen.slot, len(prompt_ids))
+        return record, self._view.acquire(chosen.slot, max(0, len(prompt_ids) - policy.cached_tokens))
+
+    def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
+        """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""
+        records = self._view.engines(model)
+        record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
+        if record is None or all(candidate.slot != record.slot for candidate in candidates):
+            raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)
+        return record, self._view.acquire(record.slot, tokens)

@@ -33,7 +33,6 @@ from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
-from smg.policy import POLICIES
 from smg.types.event import Event, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
 from smg.worker import EnginePool, EngineRecord, Lease, WorkerView
@@ -73,7 +72,7 @@ class Pipeline:
         self._models = models
         self._view = view
         self._pool = pool
-        self._router = Router(view, make_policy=POLICIES.get(config.routing.policy))
+        self._router = Router(view, config=config.routing)
         self._meter = meter
         self._aborts = Aborts()
         self._deadlines = Deadlines()

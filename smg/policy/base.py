@@ -2,9 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import Struct
 
+from smg.config.tree import Routing as RoutingConfig
+from smg.obs.shm import Shm
 from smg.registry import Registry
 from smg.types.candidate import Candidate
 from smg.types.job import Routing
@@ -13,18 +16,37 @@ __all__ = ["POLICIES", "Candidate", "Policy", "RouteRequest"]
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
-    """What a policy may know of the request."""
+    """What a policy may know of the request. `text` is set where the engine tokenizes, and `prompt_ids` is empty then."""
 
     prompt_ids: Sequence[int]
     routing: Routing
+    model: str = ""
+    text: str = ""
+
+    @property
+    def size(self) -> int:
+        """The prompt's tokens, or an estimate of them for a text."""
+        return len(self.prompt_ids) or len(self.text) // 4
 
 
 class Policy(ABC):
-    """Chooses among one model's candidates. Must not keep anything that grows with the number of requests."""
+    """Chooses among one model's candidates. Must not keep anything that grows with the number of requests.
+
+    What all worker processes must agree on is kept in `shm`. `takes_target`: obeys `x-smg-target-worker`.
+    """
+
+    takes_target: ClassVar[bool] = False
+
+    def __init__(self, config: RoutingConfig, *, shm: Shm) -> None:
+        self.config = config
+        self.cached_tokens = 0
 
     @abstractmethod
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        """Gives the index of the chosen candidate; `candidates` is never empty."""
+        """Gives the index of the chosen candidate; `candidates` is never empty.
+
+        `cached_tokens` then says how many of the prompt's tokens the chosen engine is expected to hold already.
+        """
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy")

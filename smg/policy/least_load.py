@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
 
-__all__ = ["LeastLoad"]
+__all__ = ["LeastLoad", "least_loaded"]
+
+
+def least_loaded(candidates: Sequence[Candidate]) -> int:
+    """Gives the index of the candidate with the fewest requests, then tokens, in flight; any of those that are equal."""
+    least = min((candidate.requests, candidate.tokens) for candidate in candidates)
+    return random.choice([i for i, candidate in enumerate(candidates) if (candidate.requests, candidate.tokens) == least])
 
 
 @POLICIES.register("least_load")
@@ -13,5 +19,4 @@ class LeastLoad(Policy):
     """Compares requests, then tokens in flight; ties are broken at random, so that idle fleets fill evenly."""
 
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        least = min((candidate.requests, candidate.tokens) for candidate in candidates)
-        return random.choice([i for i, candidate in enumerate(candidates) if (candidate.requests, candidate.tokens) == least])
+        return least_loaded(candidates)

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Sequence
 
+from smg.config.tree import Routing
+from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
 
 __all__ = ["RoundRobin"]
@@ -12,7 +14,8 @@ __all__ = ["RoundRobin"]
 class RoundRobin(Policy):
     """Takes the candidate with the next higher slot than the one before, so that a changing set is still walked evenly."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Routing, *, shm: Shm) -> None:
+        super().__init__(config, shm=shm)
         self._last = os.getpid() % 97  # a slot number; any start will do
 
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:

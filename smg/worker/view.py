@@ -52,7 +52,7 @@ class WorkerView:
     """Used from one event loop. `row` is the process's own row in shared memory; `wake_fd`, an eventfd, wakes the control process."""
 
     def __init__(self, shm: Shm, *, row: int, folder: Path, wake_fd: int | None = None) -> None:
-        self._shm = shm
+        self.shm = shm
         self._row = row
         self._folder = folder
         self._wake_fd = wake_fd
@@ -78,7 +78,7 @@ class WorkerView:
 
     def state(self, slot: int) -> EngineState:
         """Gives an engine's state. IndexError for a slot that cannot be."""
-        return EngineState(self._shm.engine_state(slot))
+        return EngineState(self.shm.engine_state(slot))
 
     def candidates(self, model: str) -> list[Candidate]:
         """Gives the engines of a model that are ready, with what all processes have under way there."""
@@ -86,7 +86,7 @@ class WorkerView:
         group = self._groups.get(model)
         if group is None:
             return []
-        shm, sums = self._shm, group.sums
+        shm, sums = self.shm, group.sums
         shm.sums(group.slots, sums)
         return [
             Candidate(record.slot, record.url, sums[2 * index], sums[2 * index + 1])
@@ -96,15 +96,15 @@ class WorkerView:
 
     def acquire(self, slot: int, tokens: int) -> Lease:
         """Counts a request of `tokens` prompt tokens at an engine; call it before the request is sent there."""
-        return Lease(self._shm, row=self._row, slot=slot, epoch=self._epochs.get(slot, 0), tokens=tokens)
+        return Lease(self.shm, row=self._row, slot=slot, epoch=self._epochs.get(slot, 0), tokens=tokens)
 
     def held(self, record: EngineRecord) -> int:
         """Gives the number of requests that this process has at an engine."""
-        return self._shm.held(self._row, record.slot, record.epoch)
+        return self.shm.held(self._row, record.slot, record.epoch)
 
     def suspect(self, slot: int) -> None:
         """Says that an engine could not be reached, so that the control process checks it at once."""
-        if self._shm.suspect(slot) and self._wake_fd is not None:
+        if self.shm.suspect(slot) and self._wake_fd is not None:
             os.eventfd_write(self._wake_fd, 1)
 
     def on_change(self, listener: Callable[[list[EngineRecord]], None]) -> None:
@@ -113,7 +113,7 @@ class WorkerView:
 
     def refresh(self) -> bool:
         """Reads the registry again if it has changed; True when it had."""
-        generation = self._shm.generation()
+        generation = self.shm.generation()
         if generation == self._generation:
             return False
         records = read_snapshot(self._folder).engines

@@ -68,6 +68,7 @@ def test_the_tree_uses_the_names_of_the_original() -> None:
     ours = {"--workers", "--backlog", "--keepalive-interval-secs", "--api-key-file", "--data-plane", "--connect-timeout-secs"}
     ours |= {"--max-message-bytes", "--allow-special-tokens-in-text", "--state-dir", "--runtime-dir", "--http-front", "--max-client-buffer"}
     ours |= {"--tokenizer-cache-l0-max-memory"}
+    ours |= {"--request-cost-tokens", "--max-sticky-keys"}
     assert set(flag_table()) - ORIGINAL_FLAGS == ours
 
 

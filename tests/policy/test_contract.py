@@ -1,68 +1,92 @@
 """What every registered routing policy must do."""
 
 import collections
+import random
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
-from smg.policy import POLICIES, Candidate, RouteRequest
+from smg.policy import POLICIES, Candidate, Policy, RouteRequest
 from smg.types.job import Routing
 
 REQUEST = RouteRequest(prompt_ids=[1, 2, 3], routing=Routing())
-FAIR = ["round_robin", "random", "least_load", "power_of_two"]
+FAIR = ["round_robin", "random", "least_load", "power_of_two", "cache_aware", "consistent_hashing", "manual"]
+Make = Callable[..., Policy]
+Fleet = Callable[..., list[Candidate]]
 
 
-def fleet(size: int, *, load: int = 0) -> list[Candidate]:
-    """Candidates with slots 3, 5, 7, … as after removals."""
-    return [Candidate(3 + 2 * i, f"grpc://engine-{i}", load, load * 100) for i in range(size)]
+def request_of(seed: int, *, length: int = 100) -> RouteRequest:
+    """A request unlike others in prompt and key."""
+    ids = random.Random(seed).choices(range(100_000), k=length)
+    return RouteRequest(prompt_ids=ids, routing=Routing(key=f"session-{seed}"), model="m")
 
 
 @pytest.mark.parametrize("name", POLICIES.names())
 @pytest.mark.parametrize("size", [1, 2, 256])
-def test_gives_an_index_of_the_candidates(name: str, size: int) -> None:
-    policy = POLICIES.get(name)()
-    candidates = fleet(size)
-    assert all(0 <= policy.select(candidates, request=REQUEST) < size for _ in range(2000))
+def test_gives_an_index_of_the_candidates(name: str, size: int, make: Make, fleet: Fleet) -> None:
+    policy, candidates = make(name), fleet(size)
+    assert all(0 <= policy.select(candidates, request=REQUEST) < size for _ in range(300))
+    assert all(0 <= policy.select(candidates, request=request_of(seed)) < size for seed in range(300))
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+@pytest.mark.parametrize("routing", [Routing(), Routing(key="k"), Routing(user="u"), Routing(key="\ud800", user="")])
+@pytest.mark.parametrize("length", [0, 1, 5000])
+def test_takes_any_request(name: str, routing: Routing, length: int, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    for text in ("", "Grüße\ud800" * length):
+        request = RouteRequest(prompt_ids=[] if text else [7] * length, routing=routing, text=text)
+        assert 0 <= policy.select(fleet(3), request=request) < 3
+        assert 0 <= policy.cached_tokens <= request.size + 4
 
 
 @pytest.mark.parametrize("name", FAIR)
-def test_is_fair_on_ties(name: str) -> None:
-    policy = POLICIES.get(name)()
+def test_is_fair_on_ties(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
     counts = collections.Counter(policy.select(fleet(4), request=REQUEST) for _ in range(4000))
     assert all(850 < counts[i] < 1150 for i in range(4)), counts
 
 
-@pytest.mark.parametrize("name", POLICIES.names())
-def test_survives_a_changing_fleet(name: str) -> None:
-    policy = POLICIES.get(name)()
-    for size in (5, 1, 3, 256, 2):
-        assert 0 <= policy.select(fleet(size), request=REQUEST) < size
+@pytest.mark.parametrize("name", ["consistent_hashing", "prefix_hash", "manual", "cache_aware"])
+def test_spreads_what_is_unlike(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    counts = collections.Counter(policy.select(fleet(4), request=request_of(seed)) for seed in range(1600))
+    assert all(300 < counts[i] < 500 for i in range(4)), counts
 
 
 @pytest.mark.parametrize("name", POLICIES.names())
-def test_keeps_nothing_that_grows(name: str) -> None:
-    policy = POLICIES.get(name)()
-    candidates = fleet(16)
-    for _ in range(100):
-        policy.select(candidates, request=REQUEST)
+def test_survives_a_changing_fleet(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    for size in (5, 1, 3, 256, 2, 4):
+        for seed in range(5):
+            assert 0 <= policy.select(fleet(size)[seed % size :], request=request_of(seed)) < size - seed % size
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_keeps_nothing_that_grows(name: str, make: Make, fleet: Fleet) -> None:
+    policy, candidates = make(name), fleet(16)
+    requests = [request_of(seed) for seed in range(3000)]
+    for request in requests[:100]:
+        policy.select(candidates, request=request)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range(5000):
-        policy.select(candidates, request=REQUEST)
+    for request in requests:
+        policy.select(candidates, request=request)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 20_000
 
 
-@pytest.mark.parametrize("name", ["least_load", "power_of_two"])
-def test_prefers_the_idle_engine(name: str) -> None:
-    policy = POLICIES.get(name)()
+@pytest.mark.parametrize("name", ["least_load", "power_of_two", "cache_aware"])
+def test_prefers_the_idle_engine(name: str, make: Make) -> None:
+    policy = make(name)
     candidates = [Candidate(0, "a", 5, 500), Candidate(1, "b", 0, 0)]
     assert {policy.select(candidates, request=REQUEST) for _ in range(50)} == {1}
 
 
-def test_round_robin_walks_the_slots_in_order() -> None:
-    policy = POLICIES.get("round_robin")()
+def test_round_robin_walks_the_slots_in_order(make: Make, fleet: Fleet) -> None:
+    policy = make("round_robin")
     chosen = [policy.select(fleet(3), request=REQUEST) for _ in range(6)]
     assert chosen[:3] == chosen[3:]
     assert sorted(chosen[:3]) == [0, 1, 2]

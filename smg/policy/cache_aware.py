@@ -1,0 +1,43 @@
+"""Cache aware: the engine on which the request costs least, what its cache saves weighed against what is queued there.
+
+The cost of a candidate is in prompt tokens to compute: those of this request that it does not hold, those of the requests in flight there,
+and a fixed number for each of these requests. There is no threshold at which one of the two is thrown away (known bugs B111, B114).
+"""
+
+import random
+from array import array
+from collections.abc import Sequence
+
+from smg.config.tree import Routing
+from smg.kvindex import PrefixIndex
+from smg.obs.shm import Shm
+from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+
+__all__ = ["CacheAware"]
+
+
+@POLICIES.register("cache_aware")
+class CacheAware(Policy):
+    """Predicts, for all worker processes, that the chosen engine will hold the prompt; engines that tell of their cache correct it."""
+
+    def __init__(self, config: Routing, *, shm: Shm) -> None:
+        super().__init__(config, shm=shm)
+        self._index = PrefixIndex(shm)
+        self._held = array("q")
+
+    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+        index, held = self._index, self._held
+        prompt = index.text_prompt(request.text) if request.text and not request.prompt_ids else index.prompt(request.prompt_ids)
+        slots = array("q", [candidate.slot for candidate in candidates])
+        if len(held) < len(slots):
+            held = self._held = array("q", slots)
+        index.match(prompt, slots, held)
+        each = self.config.request_cost_tokens
+        costs = [candidate.tokens + candidate.requests * each - saved for candidate, saved in zip(candidates, held, strict=False)]
+        least = min(costs)
+        chosen = costs.index(least)
+        if costs.count(least) > 1:
+            chosen = random.choice([i for i, cost in enumerate(costs) if cost == least])
+        index.insert(prompt, slots[chosen])
+        self.cached_tokens = held[chosen] if request.prompt_ids else held[chosen] // 4
+        return chosen

@@ -1,0 +1,66 @@
+"""Manual: a routing key stays with the engine that it was first given to, in all worker processes, until it was not used for long.
+
+Engines that come later get only new keys. A key whose engine is away goes to another one and remembers the one before, for when it is back.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+
+from smg.config.tree import Routing
+from smg.kvindex import PrefixIndex, Sticky
+from smg.obs.shm import Shm
+from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.least_load import least_loaded
+
+__all__ = ["Manual"]
+
+EXPIRE_S = 60
+SPREAD = 0x9E3779B97F4A7C15
+WORD = (1 << 64) - 1
+
+
+@POLICIES.register("manual")
+class Manual(Policy):
+    """The key is the `x-smg-routing-key` header, else the request's user. A request without one is given to an engine as a new key is."""
+
+    def __init__(self, config: Routing, *, shm: Shm) -> None:
+        super().__init__(config, shm=shm)
+        self._sticky = Sticky(shm)
+        self._index = PrefixIndex(shm)
+        self._idle_s = int(config.max_idle_s)
+        self._expire_at_s = 0
+
+    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+        text = request.routing.key or request.routing.user
+        now_s = int(time.monotonic())
+        if not text:
+            return self._assign(candidates, now_s=now_s)
+        key = self._key(f"{request.model}\n{text}")
+        index_of = {candidate.slot: index for index, candidate in enumerate(candidates)}
+        bound = self._sticky.find(key, now_s, self._idle_s)
+        for slot in (bound, -1 if bound < 0 else self._sticky.find(key ^ WORD, now_s, self._idle_s)):
+            if slot in index_of:
+                return index_of[slot]
+        chosen = self._assign(candidates, now_s=now_s)
+        if bound >= 0:
+            self._sticky.put(key ^ WORD, bound, now_s)
+        self._sticky.put(key, candidates[chosen].slot, now_s)
+        return chosen
+
+    def _key(self, text: str) -> int:
+        """Gives the key's number, by the block's secret: clients cannot choose keys that share a place."""
+        return self._index.advance(0, list(text.encode("utf-8", "surrogatepass"))) * SPREAD & WORD
+
+    def _assign(self, candidates: Sequence[Candidate], *, now_s: int) -> int:
+        mode = self.config.assignment_mode
+        if mode == "min_load":
+            return least_loaded(candidates)
+        if mode == "random":
+            return random.randrange(len(candidates))
+        if now_s >= self._expire_at_s:
+            self._expire_at_s = now_s + EXPIRE_S
+            self._sticky.expire(now_s, self._idle_s)
+        counts = [self._sticky.keys(candidate.slot) for candidate in candidates]
+        least = min(counts)
+        return random.choice([index for index, count in enumerate(counts) if count == least])

@@ -1,0 +1,38 @@
+"""Prefix hash: requests that begin alike go to one engine, unless it has far more to do than the others.
+
+Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018), of the prompt's first tokens.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from smg.config.tree import Routing
+from smg.obs.shm import Shm
+from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.least_load import least_loaded
+from smg.policy.ring import Ring, hash_key
+
+__all__ = ["PrefixHash"]
+
+BYTES_PER_TOKEN = 4
+
+
+@POLICIES.register("prefix_hash")
+class PrefixHash(Policy):
+    """Passes over an engine that has over `prefix_hash_load_factor` times its share of the requests."""
+
+    def __init__(self, config: Routing, *, shm: Shm) -> None:
+        super().__init__(config, shm=shm)
+        self._ring = Ring()
+
+    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+        count = self.config.prefix_token_count
+        if request.prompt_ids:
+            data = array("I", request.prompt_ids[:count]).tobytes()
+        else:
+            data = request.text[: count * BYTES_PER_TOKEN].encode("utf-8", "surrogatepass")
+        owner = self._ring.find(hash_key(data), candidates)
+        share = (sum(candidate.requests for candidate in candidates) + 1) / len(candidates)
+        if candidates[owner].requests <= share * self.config.prefix_hash_load_factor:
+            return owner
+        return least_loaded(candidates)

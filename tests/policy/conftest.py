@@ -1,0 +1,41 @@
+"""What tests of policies share: a block of shared memory, and policies that are made on it."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from smg.config.tree import Routing
+from smg.obs.shm import Shm, make_block
+from smg.policy import Candidate, Policy, build_policy
+
+Make = Callable[..., Policy]
+
+
+@pytest.fixture
+def shm() -> Iterator[Shm]:
+    block = make_block(rows=3, prefix_blocks=8192, sticky_keys=4096)
+    yield Shm(block.memory)
+    os.close(block.fd)
+
+
+@pytest.fixture
+def make(shm: Shm) -> Make:
+    """Gives a policy by its name; settings as in the tree."""
+
+    def build(name: str, **settings: Any) -> Policy:
+        return build_policy(msgspec.structs.replace(Routing(), policy=name, **settings), shm=shm)
+
+    return build
+
+
+@pytest.fixture
+def fleet() -> Callable[..., list[Candidate]]:
+    """Gives candidates with slots 3, 5, 7, … as after removals."""
+
+    def build(size: int, *, load: int = 0) -> list[Candidate]:
+        return [Candidate(3 + 2 * i, f"grpc://engine-{i}", load, load * 100) for i in range(size)]
+
+    return build

@@ -1,0 +1,142 @@
+"""Policies that keep requests of one key, or of one beginning, at one engine."""
+
+import collections
+from collections.abc import Callable
+
+import pytest
+
+from smg.obs.shm import Shm
+from smg.policy import Candidate, Policy, RouteRequest
+from smg.types.job import Routing
+
+Make = Callable[..., Policy]
+Fleet = Callable[..., list[Candidate]]
+
+
+def keyed(key: str, *, model: str = "m", ids: list[int] | None = None) -> RouteRequest:
+    return RouteRequest(prompt_ids=ids or [1, 2, 3], routing=Routing(key=key), model=model)
+
+
+def owners(policy: Policy, candidates: list[Candidate], keys: int = 400) -> list[int]:
+    """Slots that each key is given."""
+    return [candidates[policy.select(candidates, request=keyed(f"key-{number}"))].slot for number in range(keys)]
+
+
+@pytest.mark.parametrize("name", ["consistent_hashing", "manual"])
+def test_a_key_stays_where_it_is_in_every_process(name: str, make: Make, fleet: Fleet) -> None:
+    first = owners(make(name), fleet(8))
+    assert owners(make(name), fleet(8)) == first  # another worker process
+    assert len(set(first)) == 8
+
+
+@pytest.mark.parametrize("name", ["consistent_hashing", "manual"])
+def test_a_user_is_a_key_too(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    chosen = {policy.select(fleet(8), request=RouteRequest(prompt_ids=[1], routing=Routing(user="alice"))) for _ in range(50)}
+    assert len(chosen) == 1
+
+
+def test_the_ring_moves_only_the_keys_of_an_engine_that_is_away(make: Make, fleet: Fleet) -> None:
+    """Known bug B115: the owner's breaker is open, so it is no candidate; its keys go on along the ring, and come back."""
+    policy, candidates = make("consistent_hashing"), fleet(8)
+    before = owners(policy, candidates)
+    gone = candidates[2].slot
+    without = [candidate for candidate in candidates if candidate.slot != gone]
+    after = owners(policy, without)
+    assert gone not in after
+    assert all(one == other for one, other in zip(before, after, strict=True) if one != gone)
+    assert len({other for one, other in zip(before, after, strict=True) if one == gone}) > 2, "its keys are spread over the others"
+    assert owners(policy, candidates) == before
+
+
+def test_the_ring_gives_a_new_engine_its_share_only(make: Make, fleet: Fleet) -> None:
+    policy = make("consistent_hashing")
+    before, after = owners(policy, fleet(8)), owners(policy, fleet(9))
+    moved = [other for one, other in zip(before, after, strict=True) if one != other]
+    assert set(moved) == {fleet(9)[8].slot}
+    assert len(moved) < 100
+
+
+def test_the_ring_forgets_engines_that_are_gone(make: Make) -> None:
+    policy = make("consistent_hashing")
+    for turn in range(60):
+        policy.select([Candidate(turn, f"grpc://engine-{turn}", 0, 0)], request=keyed("k"))
+    assert len(policy._ring._known) < 40  # type: ignore[attr-defined]
+
+
+def test_manual_never_moves_a_key_for_a_new_engine(make: Make, fleet: Fleet) -> None:
+    policy = make("manual")
+    assert owners(policy, fleet(4)) == owners(policy, fleet(8))
+
+
+def test_manual_goes_back_when_the_engine_is_back(make: Make, fleet: Fleet) -> None:
+    policy, candidates = make("manual"), fleet(4)
+    home = policy.select(candidates, request=keyed("k"))
+    away = [candidate for index, candidate in enumerate(candidates) if index != home]
+    second = away[policy.select(away, request=keyed("k"))].slot
+    assert {away[policy.select(away, request=keyed("k"))].slot for _ in range(20)} == {second}, "sticky there as well"
+    only_home = [candidates[home]]
+    assert policy.select(only_home, request=keyed("k")) == 0
+    assert candidates[policy.select(candidates, request=keyed("k"))].slot in (second, candidates[home].slot)
+
+
+def test_manual_keeps_models_apart(make: Make, fleet: Fleet) -> None:
+    policy, one, other = make("manual"), fleet(4)[:2], fleet(4)[2:]
+    first = policy.select(one, request=keyed("k", model="a"))
+    policy.select(other, request=keyed("k", model="b"))
+    assert {policy.select(one, request=keyed("k", model="a")) for _ in range(20)} == {first}
+
+
+def test_manual_forgets_the_keys_of_a_removed_engine(make: Make, fleet: Fleet, shm: Shm) -> None:
+    policy, candidates = make("manual", assignment_mode="min_group"), fleet(2)
+    owners(policy, candidates, 100)
+    shm.open_engine(candidates[0].slot, 1)
+    counts = collections.Counter(owners(policy, candidates, 100))
+    assert set(counts) == {candidate.slot for candidate in candidates}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("min_load", {1}), ("min_group", {0, 1, 2})])
+def test_manual_assigns_new_keys(mode: str, expected: set[int], make: Make) -> None:
+    policy = make("manual", assignment_mode=mode)
+    candidates = [Candidate(0, "a", 5, 500), Candidate(1, "b", 0, 0), Candidate(2, "c", 9, 900)]
+    counts = collections.Counter(policy.select(candidates, request=keyed(f"k{number}")) for number in range(90))
+    assert set(counts) == expected
+    if mode == "min_group":
+        assert set(counts.values()) == {30}
+
+
+def test_manual_key_that_was_idle_is_new_again(make: Make, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, candidates = make("manual", max_idle_s=100.0), fleet(16)
+    clock = [1000.0]
+    monkeypatch.setattr("smg.policy.manual.time.monotonic", lambda: clock[0])
+    first = owners(policy, candidates, 40)
+    clock[0] += 90
+    assert owners(policy, candidates, 40) == first
+    clock[0] += 200
+    assert owners(policy, candidates, 40) != first
+
+
+def test_override_routes_keyed_requests_as_manual_does(make: Make, fleet: Fleet) -> None:
+    policy = make("round_robin", routing_key_override=True)
+    assert len({policy.select(fleet(8), request=keyed("k")) for _ in range(50)}) == 1
+    plain = RouteRequest(prompt_ids=[1], routing=Routing(user="alice"))
+    assert len({policy.select(fleet(8), request=plain) for _ in range(50)}) == 8
+    assert type(make("consistent_hashing", routing_key_override=True)) is type(make("consistent_hashing"))
+
+
+def test_prefix_hash_keeps_prompts_that_begin_alike_together(make: Make, fleet: Fleet) -> None:
+    policy = make("prefix_hash", prefix_token_count=64)
+    chosen = {policy.select(fleet(8), request=keyed("", ids=[*range(64), tail])) for tail in range(50)}
+    assert len(chosen) == 1
+    text = [RouteRequest(prompt_ids=[], routing=Routing(), text="a" * 256 + str(tail)) for tail in range(50)]
+    assert len({policy.select(fleet(8), request=request) for request in text}) == 1
+
+
+def test_prefix_hash_passes_over_an_engine_with_too_much(make: Make, fleet: Fleet) -> None:
+    policy, request = make("prefix_hash"), keyed("", ids=[*range(300)])
+    owner = policy.select(fleet(4), request=request)
+    loads = [Candidate(c.slot, c.url, 10 if index == owner else 4 + index, 0) for index, c in enumerate(fleet(4))]
+    expected = min((index for index in range(4) if index != owner), key=lambda index: loads[index].requests)
+    assert policy.select(loads, request=request) == expected
+    even = [Candidate(c.slot, c.url, 10, 0) for c in fleet(4)]
+    assert policy.select(even, request=request) == owner
