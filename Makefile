@@ -22,6 +22,22 @@ test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB i
 	@$(python) tests/engines/mlx_engine.py --setup
 	@$(python) -m pytest -m engines tests/engines $(ARGS)
 
+.PHONY: bench bench-stages bench-growth bench-soak bench-peers
+bench: build ## what the gateway costs, 4 minutes (QUICK=1: one short round; ARGS="--help" tells more); bench/README.md
+	@$(python) -m bench.gateway $(if $(QUICK),--quick) $(ARGS)
+
+bench-stages: build ## what each stage of a request costs
+	@$(python) -m bench.stages $(ARGS)
+
+bench-growth: build ## cost must grow linearly: prompt, answer, streams, engines
+	@$(python) -m bench.growth $(ARGS)
+
+bench-soak: build ## ten minutes of mixed load; memory must stay flat
+	@$(python) -m bench.soak $(ARGS)
+
+bench-peers: build ## against the Rust original, where pip can install it
+	@PYTHON=$(CURDIR)/$(python) bench/peers.sh $(ARGS)
+
 lint: build ## ruff, mypy, cython-lint, and the rules of the source tree
 	@PATH="$(CURDIR)/.venv/bin:$$PATH"; status=0; for check in "-m ruff check ." "-m ruff format --check ." "-m mypy" ".venv/bin/cython-lint smg_ext" "-m pytest -q tests/test_sourcecode.py"; do \
 		$(python) $$check || status=1; done; exit $$status
