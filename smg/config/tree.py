@@ -139,6 +139,7 @@ class Model(Struct, frozen=True, kw_only=True):
     model_path: Annotated[str, Meta(description="folder with tokenizer and templates", extra={"flag": ["--model-path", "--model"]})] = ""
     tokenizer_path: Annotated[str, Meta(description="tokenizer folder or file, before --model-path")] = ""
     chat_template: Annotated[str, Meta(description="file with a chat template, in place of the model's own")] = ""
+    trust_request_chat_template: Annotated[bool, Meta(description="let requests bring chat templates, run here within bounds")] = False
     model_alias: Annotated[tuple[str, ...], Meta(description="ALIAS=MODEL, a further name for a model; repeatable")] = ()
     reasoning_parser: Annotated[
         str, Meta(description="reasoning parser; auto-detected when empty, none = off", extra={"choices": "reasoning_parser"})

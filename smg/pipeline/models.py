@@ -156,7 +156,7 @@ class ModelDirectory:
         settings = self._config.model
         cache_bytes = settings.tokenizer_cache_l1_bytes if settings.tokenizer_cache_enable_l1 else 0
         tokenizer = load_tokenizer(source, cache_bytes=cache_bytes, state=self._state and self._state / "tokenizers")
-        template = load_template(folder, override=settings.chat_template or None)
+        template = load_template(folder, override=settings.chat_template or None, trust_client=settings.trust_request_chat_template)
         text = template.source if template else ""
         served = ServedModel(
             id=model,

@@ -21,6 +21,10 @@ class BoundedCodeGenerator(CodeGenerator):
     """Jinja's own code, but that loops count their items and that texts made outside of operators and filters are looked at."""
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
+        if self.optimizer is not None and not any(True for _ in node.find_all((nodes.EvalContextModifier,))):
+            # Once for all: Jinja does it anew at each level of an expression, which takes the square of its depth.
+            node = self.optimizer.visit(node, EvalContext(self.environment, self.name))
+            self.optimizer = None
         if any(True for _ in node.find_all(STREAMED)):
             super().visit_Template(node, frame)
             return

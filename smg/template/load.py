@@ -10,9 +10,10 @@ from smg.tokenizer.folder import ModelFolder
 __all__ = ["load_template"]
 
 
-def load_template(folder: ModelFolder, *, override: str | None = None) -> ChatTemplate | None:
+def load_template(folder: ModelFolder, *, override: str | None = None, trust_client: bool = False) -> ChatTemplate | None:
     """Gives the folder's templates, with `override` as the default one: a name among them, a file, or the template's own text.
 
+    `trust_client`: requests may bring templates of their own.
     None when there is no template; ConfigError when one is not valid or the override names nothing.
     """
     templates = dict(folder.chat_templates)
@@ -22,7 +23,7 @@ def load_template(folder: ModelFolder, *, override: str | None = None) -> ChatTe
             templates = {"default": templates["default"]}  # a template given by hand rules alone, with tools or without
     if not templates:
         return None
-    return ChatTemplate(templates, special_tokens=folder.special_tokens, added_tokens=folder.added_tokens)
+    return ChatTemplate(templates, special_tokens=folder.special_tokens, added_tokens=folder.added_tokens, trust_client=trust_client)
 
 
 def _override(text: str) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from smg.errors import ConfigError, InvalidValue, TemplateRefused
 from smg.template.content import Formats, probe_formats
 from smg.template.environment import CompiledTemplate, compile_template
-from smg.template.guard import Budget
+from smg.template.guard import Budget, current
 from smg.template.literals import Sources, literal_spans
 from smg.template.marks import MarkFinder
 from smg.template.messages import REPAIRS, prepared, text_of
@@ -30,6 +30,7 @@ RESERVED = frozenset({"messages", "tools", "documents", "strftime_now", "raise_e
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 NO_EFFORT = ("none", "minimal")
 CLIENT_TEMPLATES = 16  # compiled templates kept that came in requests
+CLIENT_CHARACTERS = 1 << 15  # of one of them: to compile so many takes up to 1.5 s; the longest of known models has 19,000
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
@@ -50,6 +51,7 @@ class ChatTemplate:
 
     special_tokens  variables such as `bos_token` that templates use
     added_tokens    the vocabulary's table, from which the control tokens are known
+    trust_client    take the text of a template from a request; without it only the names of the templates here
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str] | None = None,
         added_tokens: Iterable[AddedToken] = (),
+        trust_client: bool = False,
     ) -> None:
         self._specials: JsonObject = dict(special_tokens or {})
         self._added = tuple(added_tokens)
@@ -65,6 +68,7 @@ class ChatTemplate:
         if not self._named:
             raise ConfigError(["there is no chat template"])
         self._default = "default" if "default" in self._named else next(iter(self._named))
+        self._trust_client = trust_client
         self._client: dict[str, _Template] = {}
         self._lock = Lock()
         self.source = self._named[self._default].compiled.source
@@ -153,9 +157,19 @@ class ChatTemplate:
         return self._named[name] if name in self._named else self._from_client(name)
 
     def _from_client(self, source: str) -> _Template:
+        if not self._trust_client:
+            raise InvalidValue(
+                "chat_template: this server takes no template text from requests (--trust-request-chat-template is off); "
+                f"the model's own templates can be named: {', '.join(self._named)}",
+                param="chat_template",
+            )
+        if len(source) > CLIENT_CHARACTERS:
+            raise InvalidValue(f"chat_template is longer than {CLIENT_CHARACTERS} characters", param="chat_template")
         with self._lock:
             template = self._client.get(source)
         if template is None:
+            if (budget := current()) is not None:
+                budget.look()  # its clock starts: compiling and probing are work, too
             try:
                 template = self._compile(source)
             except ConfigError as error:

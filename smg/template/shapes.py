@@ -32,9 +32,9 @@ def compared_to_texts(operands: list[nodes.Operand]) -> bool:
     value = operands[0].expr
     if operands[0].op in ("eq", "ne"):
         return isinstance(value, nodes.Const) and type(value.value) is str
-    if operands[0].op not in ("in", "notin") or not isinstance(value, nodes.List | nodes.Tuple):
+    if operands[0].op not in ("in", "notin") or not isinstance(value, nodes.Const) or not isinstance(value.value, list | tuple):
         return False
-    return all(isinstance(item, nodes.Const) and type(item.value) is str for item in value.items)
+    return all(type(item) is str for item in value.value)
 
 
 def flat(parts: list[nodes.Expr]) -> Iterator[nodes.Expr]:

@@ -24,7 +24,7 @@ LONGEST_STALL_S = 0.5
 
 @pytest.fixture(scope="module")
 def gateway(module_fleet: Fleet) -> Gateway:
-    return module_fleet.launch("vllm", sim_flags=(*SIM_FLAGS, "--speed", "0"))
+    return module_fleet.launch("vllm", sim_flags=(*SIM_FLAGS, "--speed", "0"), flags=("--workers", "1", "--trust-request-chat-template"))
 
 
 def cpu_s(gateway: Gateway) -> float:

@@ -218,11 +218,20 @@ class TestNamed:
         ],
     )
     def test_choice(self, more: dict[str, Any], text: str) -> None:
-        assert ChatTemplate(self.SET).render(ChatInput(messages=(USER,), **more)).text == text
+        assert ChatTemplate(self.SET, trust_client=True).render(ChatInput(messages=(USER,), **more)).text == text
 
-    def test_a_broken_template_of_the_client(self) -> None:
-        with pytest.raises(InvalidValue, match="not valid"):
-            ChatTemplate(self.SET).render(ChatInput(messages=(USER,), chat_template="{% if %}"))
+    @pytest.mark.parametrize(("source", "words"), [("{% if %}", "not valid"), ("x" * 40000, "longer than")])
+    def test_a_bad_template_of_the_client(self, source: str, words: str) -> None:
+        with pytest.raises(InvalidValue, match=words) as caught:
+            ChatTemplate(self.SET, trust_client=True).render(ChatInput(messages=(USER,), chat_template=source))
+        assert caught.value.param == "chat_template"
+
+    def test_the_client_s_own_template_is_taken_only_where_trusted(self) -> None:
+        template = ChatTemplate(self.SET)
+        assert template.render(ChatInput(messages=(USER,), chat_template="rag")).text == "R"
+        with pytest.raises(InvalidValue, match=r"trust-request-chat-template is off.*default, tool_use, rag") as caught:
+            template.render(ChatInput(messages=(USER,), chat_template="own {{ messages[0].content }}"))
+        assert caught.value.param == "chat_template"
 
     def test_override(self, tmp_path: Path) -> None:
         folder = ModelFolder(path=tmp_path, chat_templates=self.SET)
