@@ -5,7 +5,7 @@ How the parts fit:
     build.py      names of families → a parser; the marks that the decoder must let through
     machine.py    the parser of most families: thinking, text, and sections of calls that a grammar's reader owns
     whole.py      parses one whole output, for /parse and `smg parse` (command.py)
-    harmony.py, inkling.py   families whose whole output has a format of its own
+    harmony.py, inkling.py, muse.py, functionary.py   families whose whole output has a format of its own
     reasoning/    families as data      tool/families.py   families as data      tool/grammar/   grammars as code
     matcher.py    finds marks in divided text    margin.py   white space beside marks    sink.py   collects pieces
 

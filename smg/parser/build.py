@@ -1,12 +1,14 @@
 """Makes a parser from the names of a reasoning and a tool family, and says which marks it must see. Called by `smg.pipeline`."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from smg.parser.base import Parser
+from smg.parser.functionary import FUNCTIONARY_MARKS, Functionary
 from smg.parser.harmony import HARMONY_MARKS, Harmony
 from smg.parser.inkling import INKLING_MARKS, Inkling
 from smg.parser.machine import Machine
+from smg.parser.muse import MUSE_MARKS, Muse
 from smg.parser.reasoning.spec import REASONING, ReasoningSpec
 from smg.parser.tool.grammar.bare_arguments import bare_arguments
 from smg.parser.tool.spec import TOOLS, ToolSpec
@@ -17,6 +19,13 @@ __all__ = ["build", "marks", "schemas_of", "wrote_thoughts"]
 # A mark may be several special tokens with plain text between them, such as <|open|>think<|sep|>.
 TOKEN = re.compile(r"<[^<>]+>|\[[A-Z/_]+\]")
 NONE = ("", "none", "passthrough")
+# Families whose whole output has a format of its own: its parser and its marks.
+CHANNELS: dict[str, tuple[Callable[..., Parser], tuple[str, ...]]] = {
+    "harmony": (Harmony, HARMONY_MARKS),
+    "inkling": (Inkling, INKLING_MARKS),
+    "functionary": (Functionary, FUNCTIONARY_MARKS),
+    "muse": (Muse, MUSE_MARKS),
+}
 
 
 class EveryName(dict[str, JsonObject]):
@@ -56,7 +65,7 @@ def build(
         return None
     channels = (think.channels if think else "") or (calls.channels if calls else "")
     if channels:
-        make = Harmony if channels == "harmony" else Inkling
+        make, _ = CHANNELS[channels]
         return make(schemas=schemas, thoughts=think is not None, calls=calls is not None, in_think=in_think)
     return Machine(reasoning=think, tool=calls, schemas=schemas, in_think=in_think)
 
@@ -67,7 +76,7 @@ def marks(reasoning: str | None, tool: str | None) -> tuple[str, ...]:
     found: list[str] = []
     for spec in (think, calls):
         if spec is not None and spec.channels:
-            found += HARMONY_MARKS if spec.channels == "harmony" else INKLING_MARKS
+            found += CHANNELS[spec.channels][1]
     if think is not None:
         found += [*think.starts, *think.ends, *think.also_ends, *think.layout]
     if calls is not None:

@@ -16,7 +16,7 @@ TAIL = 65536
 
 # family, then texts that a template of it has, all of them; the first row that fits wins.
 TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ("]<]minimax[>[",)),  # MiniMax M3 nests tags in values: no grammar of ours
+    ("minimax_m3", ("]<]minimax[>[",)),
     ("openai", ("<|channel|>", "<|message|>", "functions")),
     ("inkling", ("<|content_invoke_tool_json|>",)),
     ("kimi_k3", ("<|open|>", "<|sep|>", "call")),
@@ -30,6 +30,10 @@ TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("muse_glimmer", ("atem:function_calls",)),
     ("hy_v3", ("<tool_calls{}>", "<arg_key{}>")),
     ("glm45_moe", ("<arg_key>",)),
+    ("functionary_v3_1", ("start_tag => `<function`",)),
+    ("functionary", (">>>${recipient}",)),
+    ("minicpm5", ('<function name="', '<param name="')),
+    ("solar_open2", ("<|tool_call:start|>", "<|tool_arg:start|>")),
     ("qwen_xml", ("<function=", "<parameter=")),
     ("qwen_xml", ("<function=", "</function>")),
     ("nemotron", ("<TOOLCALL>",)),
@@ -37,6 +41,7 @@ TOOL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cohere", ("<|START_ACTION|>",)),
     ("gemma4", ("<|tool_call>",)),
     ("functiongemma", ("<start_function_call>",)),
+    ("command_r_plus", ("json-formatted list of actions", '"tool_name"')),
     ("lfm2", ("<|tool_call_start|>",)),
     ("lfm2", ("List of tools: ",)),
     ("apertus", ("<|tools_prefix|>",)),
@@ -70,6 +75,11 @@ REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gemma4", ("<|channel>thought",)),
     ("hy_v3", ("<think{}>",)),
     ("minimax_m3", ("mm:think",)),
+    ("muse_glimmer", ("to=self<|message|>",)),
+    ("apertus", ("<|inner_prefix|>",)),
+    ("apriel", ("[BEGIN FINAL RESPONSE]",)),
+    ("solar", ("<|begin|>assistant<|think|>",)),
+    ("solar_open2", ("<|think:start|>",)),
     ("granite", ("Here is my thought process",)),
     ("kimi_k25", ("think>", "<|tool_calls_section_begin|>")),
     ("deepseek_v31", ("think>", "<｜tool▁calls▁begin｜>")),
@@ -118,6 +128,10 @@ TOOL_NAMES = {
     "gemma4": "gemma4",
     "seedoss": "seed_oss",
     "hunyuan": "hunyuan_a13b",
+    "minimaxm3": "minimax_m3",
+    "minicpm5": "minicpm5",
+    "smollm3": "qwen",
+    "functionary": "functionary",
 }
 REASONING_NAMES = {
     "gptoss": "openai_gptoss",
@@ -140,6 +154,7 @@ REASONING_NAMES = {
     "kimivl": "kimi",
     "step3": "step3",
     "minimax": "minimax",
+    "minimaxm3": "minimax_m3",
     "commanda": "cohere_cmd",
     "commandr7b": "cohere_cmd",
     "nemotronnano": "nano_v3",
@@ -148,6 +163,8 @@ REASONING_NAMES = {
     "magistral": "mistral",
     "seedoss": "seed_oss",
     "hunyuan": "hunyuan_a13b",
+    "apriel": "apriel",
+    "smollm3": "qwen3",
 }
 
 

@@ -36,7 +36,7 @@ class Machine(Parser):
         cited = self._reasoning.citations or self._tool.citations
         self._content = Margin(self._citations.text if cited else self._sink.text, spaces=self._reasoning.spaces)
         self._thoughts = Margin(self._sink.thought, opened=True, spaces=self._reasoning.spaces)
-        self._sink.show, self._sink.mark, self._sink.begun = self._show, self._mark, self._end_thinking
+        self._sink.show, self._sink.mark, self._sink.begun = self._show, self.mark, self._end_thinking
         think, text = self._reasoning, self._tool
         lines = ("\n",) if text.bare else ()  # where a bare call may begin
         self._in_text = Matcher((*think.starts, *think.ends, *think.layout, *text.opens, *text.strays, *text.drops, *lines))
@@ -100,7 +100,8 @@ class Machine(Parser):
     def _show(self, text: str) -> None:
         (self._thoughts if self._thinking else self._content).text(text)
 
-    def _mark(self) -> None:
+    def mark(self) -> None:
+        """A mark of the format stands here: of a section of calls, or of what the whole output is in."""
         (self._thoughts if self._thinking else self._content).mark()
 
     def _read_text(self, text: str, at: int) -> int:

@@ -6,6 +6,7 @@ from types import FrameType
 
 import pytest
 
+from smg.config.choices import choices_of
 from smg.parser import REASONING, TOOLS, Piece, build, marks
 from tests.parser.oracle import Outcome, Setting, check_clean, check_splits, tools_named
 from tests.parser.writers import SCHEMA, TOOL_WRITERS
@@ -19,19 +20,29 @@ ORIGINAL_TOOLS = [
     "json", "mistral", "qwen", "qwen_xml", "qwen_coder", "pythonic", "llama", "deepseek", "deepseek31", "deepseek32",
     "deepseek_v4", "glm45_moe", "glm47_moe", "step3", "kimik2", "kimi_k3", "inkling", "minimax_m2", "cohere", "sarashina",
 ]
+# Of 0.33 and of its main branch since; older names that it has dropped, too.
 VLLM_TOOLS = [
-    "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "ernie45", "functiongemma", "gemma4", "glm45", "glm47",
-    "granite", "granite-20b-fc", "granite4", "hermes", "hunyuan_a13b", "internlm", "jamba", "kimi_k2", "llama3_json",
-    "llama4_json", "llama4_pythonic", "longcat", "minimax", "minimax_m2", "mistral", "olmo3", "openai", "phi4_mini_json",
-    "pythonic", "qwen3_coder", "qwen3_xml", "seed_oss", "step3", "step3p5", "xlam",
+    "apertus", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "ernie45",
+    "functiongemma", "gemma4", "gigachat3", "glm45", "glm47", "granite", "granite-20b-fc", "granite4", "hermes", "hunyuan_a13b", "hy_v3",
+    "inkling", "internlm", "jamba", "kimi_k2", "kimi_k3", "lfm2", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "mimo",
+    "minicpm5", "minimax", "minimax_m2", "minimax_m3", "mistral", "olmo3", "openai", "phi4_mini_json", "poolside_v1", "pythonic",
+    "qwen3_coder", "qwen3_xml", "seed_oss", "solar_open2", "step3", "step3p5", "xlam",
 ]
 VLLM_REASONING = [
-    "deepseek_r1", "deepseek_v3", "ernie45", "gemma4", "glm45", "openai_gptoss", "granite", "hunyuan_a13b", "kimi_k2",
-    "minimax_m2", "minimax_m2_append_think", "mistral", "olmo3", "qwen3", "seed_oss", "step3", "nemotron_v3",
+    "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "ernie45", "gemma4", "glm45", "glm47", "granite",
+    "holo2", "hunyuan_a13b", "hy_v3", "inkling", "kimi_k2", "kimi_k3", "mimo", "minimax_m2", "minimax_m2_append_think", "minimax_m3",
+    "mistral", "nemotron_v3", "olmo3", "openai_gptoss", "poolside_v1", "qwen3", "seed_oss", "solar_open2", "step3", "step3p5",
 ]
 # fmt: on
 GIVEN = tools_named("f", "get_weather", **SCHEMA)
 ARGUMENTS = {"s": 'a "b"\n<c> é東\\', "i": 7, "b": True, "o": {"k": [1, None, "x"]}, "a": []}
+# Families whose every text has a header of its own, and what "Let me look." is there.
+WAYS_TO_SAY = {
+    "openai": "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant",
+    "inkling": "<|content_text|>Let me look.<|end_message|>",
+    "muse_glimmer": " to=user<|message|>Let me look.<|eom|><|start|>assistant",
+    "functionary": "all\nLet me look.\n>>>",
+}
 CALLS = [("get_weather", ARGUMENTS), ("f", {}), ("f", {"s": ""})]
 
 
@@ -45,6 +56,17 @@ def test_known_reasoning_parsers_are_there(name: str) -> None:
     assert name in REASONING
 
 
+def test_none_of_them() -> None:
+    """The sixteenth and the twenty-first name of the original."""
+    for name in ("passthrough", "none", "", None):
+        assert build(reasoning=name, tool=name, tools=GIVEN) is None
+
+
+def test_every_name_can_be_configured() -> None:
+    assert {*ORIGINAL_TOOLS, *VLLM_TOOLS, "passthrough", "none"} <= {*choices_of("tool_parser")}
+    assert {*ORIGINAL_REASONING, *VLLM_REASONING, "passthrough", "none"} <= {*choices_of("reasoning_parser")}
+
+
 @pytest.mark.parametrize("name", TOOLS.names(aliases=True))
 def test_every_split_gives_the_same_calls(name: str) -> None:
     family = next((family for family, spec in TOOLS if spec is TOOLS.get(name)), name)
@@ -56,11 +78,9 @@ def test_every_split_gives_the_same_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOOLS.names())
 def test_text_around_calls_is_kept_and_clean(name: str) -> None:
-    text = f"Let me look.\n{TOOL_WRITERS[name].write(CALLS)}"
-    if name in ("openai", "inkling"):
-        text = TOOL_WRITERS[name].write(CALLS)
-    outcome = check_splits(Setting(tool=name, tools=GIVEN), text, cuts=40)
-    assert outcome.content == ("" if name in ("openai", "inkling") else "Let me look.")
+    before = WAYS_TO_SAY.get(name, "Let me look.\n")
+    outcome = check_splits(Setting(tool=name, tools=GIVEN), before + TOOL_WRITERS[name].write(CALLS), cuts=40)
+    assert outcome.content == ("Let me look." if before else "")
     check_clean(outcome, [mark for mark in marks(None, name) if len(mark) > 2])
     assert len(outcome.calls) == len(CALLS)
 
@@ -69,6 +89,8 @@ def thinking(name: str) -> str:
     spec = REASONING.get(name)
     if name == "openai_gptoss":
         return "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>"
+    if name == "muse_glimmer":
+        return " to=self<|message|>I think.<|eom|><|start|>assistant to=user<|message|>Four.<|eot|>"
     if name == "inkling":
         return "<|content_thinking|>I think.<|end_message|><|message_model|><|content_text|>Four.<|end_message|>"
     return f"{spec.starts[0]}\nI think.\n{spec.ends[0]}\n\nFour."

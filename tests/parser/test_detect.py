@@ -21,8 +21,8 @@ EXPECTED = {
     "llama.cpp/GLM-4.6": ("glm45_moe", "glm45"),
     "llama.cpp/MiniMax-M2": ("minimax_m2", "minimax"),
     "llama.cpp/MiniMax-M1": ("minimax_m1", None),
-    "llama.cpp/MiniMax-M3": (None, "minimax_m3"),
-    "llama.cpp/Apertus-8B-Instruct": ("apertus", None),
+    "llama.cpp/MiniMax-M3": ("minimax_m3", "minimax_m3"),
+    "llama.cpp/Apertus-8B-Instruct": ("apertus", "apertus"),
     "llama.cpp/GigaChat3.1-10B-A1.8B": ("gigachat3", None),
     "llama.cpp/openai-gpt-oss-120b": ("openai", "openai_gptoss"),
     "llama.cpp/NVIDIA-Nemotron-Nano-v2": ("nemotron", "nano_v3"),
@@ -46,6 +46,17 @@ EXPECTED = {
     "vllm/tool_chat_template_phi4_mini": ("phi4_mini", None),
     "vllm/tool_chat_template_xlam_qwen": ("json", None),
     "llama.cpp/google-gemma-2-2b-it": (None, None),
+    "llama.cpp/openbmb-MiniCPM5-1B": ("minicpm5", "qwen3"),
+    "llama.cpp/meetkai-functionary-medium-v3.1": ("functionary_v3_1", None),
+    "llama.cpp/meetkai-functionary-medium-v3.2": ("functionary", None),
+    "llama.cpp/CohereForAI-c4ai-command-r-plus-tool_use": ("command_r_plus", None),
+    "llama.cpp/fireworks-ai-llama-3-firefunction-v2": ("phi4_mini", None),
+    "llama.cpp/Apriel-1.6-15b-Thinker-fixed": ("hunyuan_a13b", "apriel"),
+    "llama.cpp/upstage-Solar-Open-100B": ("solar", "solar"),
+    "llama.cpp/muse-glimmer": ("muse_glimmer", "muse_glimmer"),
+    "llama.cpp/LFM2.5-8B-A1B": ("lfm2", "qwen3"),
+    "llama.cpp/Spark2.5": ("glm45_moe", "glm45"),
+    "llama.cpp/Cohere2MoE": ("cohere", "cohere_cmd"),
 }
 
 

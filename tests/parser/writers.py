@@ -200,6 +200,56 @@ def solar(calls: Calls) -> str:
     )
 
 
+def muse(calls: Calls) -> str:
+    """Several recipients, the first after the prompt's own `<|start|>assistant`."""
+    section = invoke("atem:function_calls", "atem:")
+    return "<|eom|><|start|>assistant".join(f" to={name}<|message|>{section.write([(name, values)])}" for name, values in calls) + "<|eot|>"
+
+
+def functionary(calls: Calls) -> str:
+    return ">>>".join(f"{name}\n{compact(values)}" for name, values in calls)
+
+
+def functionary_v3_1(calls: Calls) -> str:
+    return "\n".join(f"<function={name}>{compact(values)}</function>" for name, values in calls)
+
+
+def minicpm5(calls: Calls) -> str:
+    def value(of: object) -> str:
+        text = plain(of)
+        return f"<![CDATA[{text}]]>" if any(char in text for char in "<&\n") else text
+
+    def one(name: str, values: Arguments) -> str:
+        inside = "".join(f'<param name="{key}">{value(of)}</param>' for key, of in values.items())
+        return f'<function name="{name}">{inside}</function>'
+
+    return "\n".join(one(*call) for call in calls)
+
+
+def solar_open2(calls: Calls) -> str:
+    def one(name: str, values: Arguments) -> str:
+        inside = "".join(f"<|tool_arg:start|>{key}<|tool_arg:value|>{plain(of)}<|tool_arg:end|>\n" for key, of in values.items())
+        return f"<|tool_call:start|>{name}\n{inside}<|tool_call:end|>"
+
+    return "\n".join(one(*call) for call in calls)
+
+
+def command_r_plus(calls: Calls) -> str:
+    made = json.dumps([{"tool_name": name, "parameters": values} for name, values in calls], ensure_ascii=False, indent=4)
+    return f"Action:\n```json\n{made}```"
+
+
+def minimax_m3(calls: Calls) -> str:
+    """Lists and objects as the template writes them; what the format has no way to write is written as JSON."""
+    mark = "]<]minimax[>["
+
+    def one(name: str, values: Arguments) -> str:
+        inside = "".join(f"{mark}<{key}>{plain(of)}{mark}</{key}>" for key, of in values.items())
+        return f'{mark}<invoke name="{name}">{inside}{mark}</invoke>\n'
+
+    return f"{mark}<tool_call>\n{''.join(one(*call) for call in calls)}{mark}</tool_call>"
+
+
 TOOL_WRITERS: dict[str, Writer] = {
     "qwen": each("<tool_call>\n", "\n</tool_call>"),
     "llama": Writer(write=lambda calls: "<|python_tag|>" + "; ".join(objects(calls, arguments="parameters"))),
@@ -228,7 +278,13 @@ TOOL_WRITERS: dict[str, Writer] = {
     "qwen_xml": Writer(write=qwen_xml, forbidden=("</parameter>",)),
     "seed_oss": tags("<seed:tool_call>", "</seed:tool_call>", "<function={}>", "</function>", "<parameter={}>", "</parameter>"),
     "minimax_m2": invoke("minimax:tool_call"),
-    "muse_glimmer": invoke("atem:function_calls", "atem:"),
+    "muse_glimmer": Writer(write=muse, forbidden=("</atem:parameter>", "<|eom|>", "<|eot|>", "<|start|>")),
+    "functionary": Writer(write=functionary),
+    "functionary_v3_1": Writer(write=functionary_v3_1),
+    "minicpm5": Writer(write=minicpm5, forbidden=("]]>",)),
+    "solar_open2": Writer(write=solar_open2, forbidden=("<|tool_arg:end|>",)),
+    "command_r_plus": Writer(write=command_r_plus),
+    "minimax_m3": Writer(write=minimax_m3, forbidden=("]<]minimax[>[",)),
     "deepseek32": dsml("function_calls"),
     "deepseek_v4": dsml("tool_calls"),
     "step3": Writer(write=step3, forbidden=("</steptml:parameter>",)),
@@ -241,6 +297,7 @@ TOOL_WRITERS: dict[str, Writer] = {
 }
 # Other forms that the same parser reads.
 MORE_WRITERS: tuple[tuple[str, Writer], ...] = (
+    ("muse_glimmer", invoke("atem:function_calls", "atem:")),
     ("qwen", listed("<tool_call>", "</tool_call>")),
     ("llama", Writer(write=lambda calls: "; ".join(objects(calls, arguments="parameters")))),
     ("mistral", Writer(write=lambda calls: "".join(f"[TOOL_CALLS]{name}[ARGS]{compact(values)}" for name, values in calls))),

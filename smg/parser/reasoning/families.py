@@ -23,8 +23,8 @@ def family(name: str, spec: ReasoningSpec, *aliases: str) -> None:
 family("deepseek_r1", think(also_ends=DEEPSEEK_SECTIONS, assumed=True), "deepseek-r1")
 family("deepseek_v31", think(also_ends=DEEPSEEK_SECTIONS), "deepseek_v3", "deepseek-v3", "deepseek_v32", "deepseek_v4", "deepseek_v41")
 family("qwen3_thinking", think(assumed=True))
-family("qwen3", think(), "smollm3", "intern_s1", "mimo", "hunyuan_dense", "exaone4", "holo2", "olmo3")
-family("glm45", think(), "glm4_moe", "glm47", "glm47_moe", "glm45_moe")
+family("qwen3", think(), "smollm3", "intern_s1", "mimo", "hunyuan_dense", "exaone4", "holo2", "olmo3", "minicpm5", "longcat")
+family("glm45", think(), "glm4_moe", "glm47", "glm47_moe", "glm45_moe", "poolside_v1", "ling3")
 family("kimi_thinking", think(also_ends=KIMI_SECTIONS, assumed=True), "kimi_k2")
 family("kimi_k25", think(also_ends=KIMI_SECTIONS))
 family(
@@ -63,6 +63,7 @@ family(
     "inkling",
     ReasoningSpec(channels="inkling", starts=("<|content_thinking|>",), ends=("<|end_message|>", "<|content_model_end_sampling|>")),
 )
+family("muse_glimmer", ReasoningSpec(channels="muse", starts=("to=self<|message|>",), ends=("<|eom|>",)))
 family("base", think())
 
 # Families that the original handles elsewhere, or that only vLLM names.
@@ -80,6 +81,19 @@ family("hunyuan_a13b", ReasoningSpec(starts=THINK, ends=END, layout=("<answer>",
 family("granite33", ReasoningSpec(starts=THINK, ends=END, layout=("<response>", "</response>")), "granite3_3", "ernie45")
 family("hy_v3", ReasoningSpec(starts=("<think:opensource>",), ends=("</think:opensource>",)), "hy_v4")
 family("minimax_m3", ReasoningSpec(starts=("<mm:think>",), ends=("</mm:think>",)))
+family("apertus", ReasoningSpec(starts=("<|inner_prefix|>",), ends=("<|inner_suffix|>",)))
+family(
+    "apriel",
+    ReasoningSpec(
+        starts=("Here are my reasoning steps:",),
+        ends=("[BEGIN FINAL RESPONSE]",),
+        also_ends=("<tool_calls>",),
+        layout=("[END FINAL RESPONSE]", "<|end|>"),
+    ),
+)
+SOLAR_LAYOUT = ("<|begin|>assistant", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|end|>")
+family("solar", ReasoningSpec(starts=("<|think|>",), ends=("<|end|>",), also_ends=("<|tool_calls|>",), layout=SOLAR_LAYOUT))
+family("solar_open2", ReasoningSpec(starts=("<|think:start|>",), ends=("<|think:end|>",)))
 family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))
 family(
     "granite",

@@ -10,6 +10,7 @@ from smg.parser.tool.grammar.choice import choice
 from smg.parser.tool.grammar.json_calls import JsonFormat, json_calls
 from smg.parser.tool.grammar.literal import Literal
 from smg.parser.tool.grammar.named_json import Field, NamedFormat, named_json
+from smg.parser.tool.grammar.nested import nested_calls
 from smg.parser.tool.grammar.pythonic import pythonic_calls
 from smg.parser.tool.grammar.tagged import TaggedFormat, tagged_calls
 from smg.parser.tool.grammar.transduced import literal_calls
@@ -60,6 +61,14 @@ family(
     "cohere_command3",
     "cohere_command4",
     "cohere_command",
+)
+family(
+    "command_r_plus",
+    ToolSpec(
+        reader=json_calls(JsonFormat(closes=("```",), names=("tool_name", "name"))),
+        opens=("Action:\n```json", "Action: ```json", "Action:```json"),
+    ),
+    "command-r-plus",
 )
 family("minimax_m1", structs.replace(json_between("<tool_calls>", "</tool_calls>"), thinks="minimax"), "minimax")
 family("hunyuan_a13b", json_between("<tool_calls>", "</tool_calls>"), "jamba", "apriel")
@@ -113,6 +122,7 @@ family("sarashina", ToolSpec(reader=literal_calls(json_calls(JsonFormat())), ope
 # the whole output has a format of its own
 family("openai", ToolSpec(channels="harmony"), "harmony", "gpt_oss", "gpt-oss")
 family("inkling", ToolSpec(channels="inkling"))
+family("functionary", ToolSpec(channels="functionary"), "functionary_v3_2")
 
 # a header, then JSON
 
@@ -228,17 +238,14 @@ family(
 )
 family("gemma4", gemma("<|tool_call>", "<tool_call|>", '<|"|>'))
 family("functiongemma", gemma("<start_function_call>", "<end_function_call>", "<escape>"))
-family(
-    "solar",
-    named(
-        NamedFormat(
-            header=solar_header,
-            begins=("<|tool_call:begin|>",),
-            inner=("<|tool_call:name|>", "<|tool_call:args|>"),
-            ends=("<|tool_call:end|>",),
-        )
-    ),
+SOLAR = NamedFormat(
+    header=solar_header,
+    begins=("<|tool_call:begin|>",),
+    inner=("<|tool_call:name|>", "<|tool_call:args|>"),
+    ends=("<|tool_call:end|>",),
 )
+SOLAR_LAYOUT = ("<|begin|>assistant", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|end|>")
+family("solar", structs.replace(named(SOLAR), strays=("<|tool_call:end|>", *SOLAR_LAYOUT)))
 
 # tags
 
@@ -269,6 +276,48 @@ family(
         )
     ),
 )
+family(
+    "minicpm5",
+    tagged(
+        TaggedFormat(
+            call_open="<function",
+            name_ends=(">",),
+            name_key="name",
+            parameter_open="<param",
+            key_end=">",
+            key_key="name",
+            parameter_close="</param>",
+            call_close="</function>",
+            cdata=True,
+        )
+    ),
+)
+family(
+    "functionary_v3_1",  # parameters are one JSON object; the tags for them are there in name only
+    tagged(
+        TaggedFormat(
+            call_open="<function=",
+            name_ends=(">",),
+            parameter_open="<parameter=",
+            key_end=">",
+            parameter_close="</parameter>",
+            call_close="</function>",
+        )
+    ),
+)
+family(
+    "solar_open2",
+    tagged(
+        TaggedFormat(
+            call_open="<|tool_call:start|>",
+            name_ends=("\n",),
+            parameter_open="<|tool_arg:start|>",
+            key_end="<|tool_arg:value|>",
+            parameter_close="<|tool_arg:end|>",
+            call_close="<|tool_call:end|>",
+        )
+    ),
+)
 
 
 def invoke(section: str, *, prefix: str = "", type_key: str = "") -> TaggedFormat:
@@ -288,8 +337,19 @@ def invoke(section: str, *, prefix: str = "", type_key: str = "") -> TaggedForma
     )
 
 
+MINIMAX = "]<]minimax[>["
+family(
+    "minimax_m3",
+    ToolSpec(
+        reader=nested_calls(MINIMAX),
+        opens=(f"{MINIMAX}<tool_call>", f"{MINIMAX}<invoke"),
+        strays=(f"{MINIMAX}</tool_call>", f"{MINIMAX}</invoke>"),
+        inner=(MINIMAX,),
+        thinks="minimax_m3",
+    ),
+)
 family("minimax_m2", tagged(invoke("minimax:tool_call")), "minimax-m2")
-family("muse_glimmer", tagged(invoke("atem:function_calls", prefix="atem:")))
+family("muse_glimmer", structs.replace(tagged(invoke("atem:function_calls", prefix="atem:")), channels="muse", thinks="muse_glimmer"))
 family("deepseek32", ended(tagged(invoke("｜DSML｜function_calls", prefix="｜DSML｜", type_key="string"))), "deepseek_v32", "deepseekv32")
 family("deepseek_v4", ended(tagged(invoke("｜DSML｜tool_calls", prefix="｜DSML｜", type_key="string"))), "deepseek_v41")
 family(

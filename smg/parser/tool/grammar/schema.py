@@ -6,10 +6,11 @@ from smg.parser.tool.grammar.literal import literal_as_json
 from smg.parser.tool.grammar.value import NUMBER
 from smg.types.json import Json, JsonObject
 
-__all__ = ["STRING", "as_json", "kinds_of"]
+__all__ = ["STRING", "as_json", "inner_of", "kinds_in", "kinds_of"]
 
 STRING = frozenset({"string"})
 DEPTH = 8
+OPTIONS_MAX = 64
 LITERAL_MAX = 32_768  # characters; a longer value that is no JSON stays text, so that one step stays short
 
 
@@ -18,6 +19,45 @@ def kinds_of(schema: JsonObject, name: str) -> frozenset[str]:
     properties = schema.get("properties")
     declared = properties.get(name) if isinstance(properties, dict) else None
     return frozenset(_kinds(declared, schema, DEPTH)) or STRING
+
+
+def inner_of(schema: JsonObject, key: str, root: JsonObject) -> JsonObject:
+    """Gives the schema of a value inside another: of an object's property, or with an empty key of a list's items; {} where none is."""
+    for option in _options(schema, root, DEPTH):
+        if not key:
+            items = option.get("items")
+            if isinstance(items, dict):
+                return items
+            continue
+        properties = option.get("properties")
+        found = properties.get(key) if isinstance(properties, dict) else None
+        found = option.get("additionalProperties") if found is None else found
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def kinds_in(schema: JsonObject, root: JsonObject) -> frozenset[str]:
+    """Gives the JSON types that a value's own schema allows; empty when it says nothing."""
+    return frozenset(_kinds(schema, root, DEPTH))
+
+
+def _options(schema: JsonObject, root: JsonObject, depth: int) -> list[JsonObject]:
+    """The schema, and what it refers to or chooses from."""
+    found = [schema]
+    if depth <= 0:
+        return found
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target = _resolve(reference, root)
+        found += _options(target, root, depth - 1) if isinstance(target, dict) else []
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(word)
+        for option in options if isinstance(options, list) else ():
+            found += _options(option, root, depth - 1) if isinstance(option, dict) else []
+            if len(found) > OPTIONS_MAX:
+                return found
+    return found
 
 
 def _kinds(schema: Json, root: JsonObject, depth: int) -> set[str]:

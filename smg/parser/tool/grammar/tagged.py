@@ -22,7 +22,8 @@ from smg.types.json import JsonObject
 
 __all__ = ["TaggedCalls", "TaggedFormat", "tagged_calls"]
 
-SECTION, NAME, BODY, KEY, OPEN, VALUE, AFTER, JSON = range(8)
+SECTION, NAME, BODY, KEY, OPEN, VALUE, AFTER, JSON, RAW = range(9)
+CDATA, CDATA_END = "<![CDATA[", "]]>"
 ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"))
 NOISE_WEIGHT = 80  # of a mark in blanks: no format has more than three before a call
@@ -52,6 +53,7 @@ class TaggedFormat(Struct, frozen=True, kw_only=True):
     trim: bool = False
     entities: bool = False  # attribute values escape & and "
     id_form: str = ""  # of name and index, where the family makes ids of them
+    cdata: bool = False  # a value may be, or hold, XML's CDATA sections, in which no mark counts
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -78,7 +80,8 @@ class TaggedCalls(Reader):
             BODY: Matcher((*after, form.parameter_close, *((form.key_end,) if form.key_end != ">" else ()))),
             KEY: Matcher((form.key_end,)),
             OPEN: Matcher((form.value_open, form.key_end, form.call_close)) if form.value_open else Matcher(()),
-            VALUE: Matcher((form.parameter_close,)),
+            VALUE: Matcher((form.parameter_close, CDATA) if form.cdata else (form.parameter_close,)),
+            RAW: Matcher((CDATA_END,)),
             AFTER: Matcher((*after, form.parameter_close)),
         }
         self._steps = (
@@ -90,6 +93,7 @@ class TaggedCalls(Reader):
             self._step_value,
             self._step_after,
             self._step_json,
+            self._step_raw,
         )
         self._blanks = 0
         self._state = SECTION
@@ -115,8 +119,8 @@ class TaggedCalls(Reader):
                 self.cut()
         elif state == AFTER:
             self._arguments.end()
-        elif state == VALUE:
-            self._arguments.add(self._matchers[VALUE].take())
+        elif state in (VALUE, RAW):
+            self._arguments.add(self._matchers[state].take())
             self._arguments.cut()
         elif state == NAME or (state == SECTION and not self.count):
             self.cut()
@@ -246,9 +250,18 @@ class TaggedCalls(Reader):
     def _step_value(self, text: str, at: int) -> int:
         released, mark, at = self._matchers[VALUE].scan(text, at, len(text))
         self._arguments.add(released)
-        if mark is not None:
+        if mark == CDATA:
+            self._state = RAW
+        elif mark is not None:
             self._held = [mark]
             self._state = AFTER
+        return at
+
+    def _step_raw(self, text: str, at: int) -> int:
+        released, mark, at = self._matchers[RAW].scan(text, at, len(text))
+        self._arguments.add(released)
+        if mark is not None:
+            self._state = VALUE
         return at
 
     def _step_after(self, text: str, at: int) -> int:
