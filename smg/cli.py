@@ -19,6 +19,7 @@ COMMANDS = {
     "launch": ("smg.commands.launch", "run", "start the gateway (also: smg FLAGS, smg start FLAGS)"),
     "check": ("smg.commands.check", "run", "say every mistake in the configuration; takes the flags of launch"),
     "config": ("smg.commands.config", "run", "print the configuration in effect, or a file with every key (--reference)"),
+    "doctor": ("smg.commands.doctor", "run", "look at everything that a gateway needs, and say what to do"),
     "sim": ("smg.commands.sim", "run", "start a simulated engine"),
     "demo": ("smg.sim.demo", "main", "start two simulated engines and a gateway, and chat"),
     "tokenize": ("smg.commands.tokenize", "run", "print the token ids of a text"),

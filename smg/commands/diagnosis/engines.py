@@ -1,0 +1,135 @@
+"""The engines, each asked as the control process asks it at its start: protocol, model, tokenizer; then a chat is rendered."""
+
+import asyncio
+import datetime
+import socket
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from smg.commands.diagnosis.finding import Finding, good, warning, wrong
+from smg.config import Config
+from smg.engine import Engine
+from smg.errors import ConfigError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError
+from smg.template import encode_rendered, load_template
+from smg.tokenizer import load_tokenizer, read_folder
+from smg.types.job import ChatInput
+from smg.worker import Detector, EngineRecord
+
+__all__ = ["look_at_engines"]
+
+# Tokenizers of a few hundred MB come over the wire.
+DESCRIBE_S = 60.0
+PROBE_S = 3.0
+CHAT = ChatInput(messages=({"role": "user", "content": "Hello!"},))
+CALLABLE = "start the engine with its gRPC server, and check host, port and firewall between here and there"
+
+
+async def look_at_engines(config: Config) -> list[Finding]:
+    """Asks all at once; gives the findings in the order of the configuration."""
+    urls = config.engines.worker_urls
+    if not urls:
+        return [warning("engines", "none is named, so every request is refused", "name them in engines.worker_urls: grpc://HOST:PORT")]
+    with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
+        detector = Detector(config, state_dir=Path(folder))
+        found = await asyncio.gather(*(_look(url, config, detector) for url in urls))
+    return [finding for findings in found for finding in findings]
+
+
+async def _look(url: str, config: Config, detector: Detector) -> list[Finding]:
+    subject = f"engine {url}"
+    if url.startswith(("http://", "https://")):
+        return [warning(subject, "it is reached over HTTP, which is not looked at", "")]
+    engine: Engine | None = None
+    try:
+        async with asyncio.timeout(DESCRIBE_S):
+            engine, record = await detector.open(EngineRecord(slot=0, epoch=0, id="doctor", url=url))
+            record = await detector.describe(engine, record)
+            serves = await engine.health()
+    except TimeoutError:
+        return [wrong(subject, "it does not say what it is in time", "look at the engine's log: it may still be loading")]
+    except ConfigError as error:
+        return [wrong(subject, "; ".join(error.mistakes), "correct its address or certificates")]
+    except SmgError as error:
+        return [await _unreachable(subject, url, error)]
+    finally:
+        if engine is not None:
+            await engine.close()
+    findings = [_described(subject, record, serves)]
+    findings.append(await asyncio.to_thread(_look_at_model, f"model {record.model}", record, config))
+    return findings
+
+
+def _described(subject: str, record: EngineRecord, serves: bool) -> Finding:
+    length = f", context of {record.context_length} tokens" if record.context_length else ""
+    version = f" {record.server.version}" if record.server.version else ""
+    seen = f"{record.runtime}{version} serves {record.model}{length}"
+    if not serves:
+        return wrong(subject, f"{seen}, and says that it does not serve now", "look at the engine's log: it may be loading, or ill")
+    return good(subject, seen)
+
+
+async def _unreachable(subject: str, url: str, error: SmgError) -> Finding:
+    seen = f"{error.message}: {error.detail}" if error.detail else error.message
+    if isinstance(error, EngineUnavailable | EngineTimeout):
+        return wrong(subject, await asyncio.to_thread(_why, url) or seen, CALLABLE)
+    if isinstance(error, EngineProtocol):
+        return wrong(
+            subject, seen, "name the engine's gRPC port, not its HTTP port; engines.backend says the protocol where it is not found out"
+        )
+    return wrong(subject, seen, "look at the engine's log")
+
+
+def _why(url: str) -> str:
+    """Says why no connection can be made, or nothing."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return "" if Path(parts.path).exists() else f"{parts.path} does not exist"
+    host, port = parts.hostname or "", parts.port or 0
+    try:
+        socket.create_connection((host, port), timeout=PROBE_S).close()
+    except socket.gaierror:
+        return f"the name {host} is not known here"
+    except TimeoutError:
+        return f"{host}:{port} does not answer at all"
+    except ConnectionRefusedError:
+        return f"nobody listens on {host}:{port}"
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return f"{host}:{port} takes connections, and does not speak gRPC in time"
+
+
+def _look_at_model(subject: str, record: EngineRecord, config: Config) -> Finding:
+    source = _source(record, config)
+    if source is None:
+        advice = "name a folder with tokenizer.json and tokenizer_config.json in model.model_path or model.tokenizer_path"
+        return wrong(subject, "there is no tokenizer: the engine gives none, and its files are not on this machine", advice)
+    try:
+        seen = _rendered(source, config)
+    except (SmgError, OSError) as error:
+        said = "; ".join(error.mistakes) if isinstance(error, ConfigError) else str(getattr(error, "message", error))
+        return wrong(
+            subject, f"its files in {source} cannot be used: {said}", "see what smg render says; model.chat_template takes another template"
+        )
+    if not seen:
+        return warning(subject, "it has no chat template, so chats are refused and completions served", "name one in model.chat_template")
+    return good(subject, seen)
+
+
+def _source(record: EngineRecord, config: Config) -> Path | None:
+    """The same order as the gateway's."""
+    model = config.model
+    places = (model.tokenizer_path, model.model_path, record.tokenizer_dir, record.info.tokenizer_path, record.info.model_path)
+    return next((Path(path) for path in places if path and Path(path).exists()), None)
+
+
+def _rendered(source: Path, config: Config) -> str:
+    """Gives what was seen; empty when there is no template."""
+    folder = read_folder(source)
+    tokenizer = load_tokenizer(source)
+    template = load_template(folder, override=config.model.chat_template or None)
+    if template is None:
+        return ""
+    rendered = template.render(CHAT, now=datetime.datetime.now().astimezone())
+    tokens = encode_rendered(tokenizer, rendered, allow_special=config.model.allow_special_tokens_in_text)
+    return f"its tokenizer loads and its template renders: a chat of one word is {len(tokens)} tokens"
