@@ -72,6 +72,13 @@ class Loop:
 
     remove_writer = remove_reader
 
+    def call_later(self, delay: float, callback: Callable[[], object]) -> "Loop":
+        """Calls nothing, since the time does not come; gives what can be cancelled."""
+        return self
+
+    def cancel(self) -> None:
+        """Cancels what would never be called."""
+
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Keeps the callback."""
         self.soon.append(callback)
@@ -102,7 +109,7 @@ def frames_target() -> Target:
         ends = [0, 0, 0]
         calls: dict[int, Call] = {}
         cancelled = [False] * 3
-        mood = draw.randrange(8)
+        mood = draw.randrange(10)
 
         def start(i: int) -> None:
             def take(messages: list[bytes]) -> None:
@@ -115,6 +122,9 @@ def frames_target() -> Target:
                     calls[0].resume()
                 elif mood == 7:
                     connection.close()
+                elif mood == 8:
+                    calls[i].linger()
+                    connection._sweep()  # type: ignore[attr-defined]  # as its timer does
 
             def end(status: int, text: str) -> None:
                 ends[i] += 1
@@ -139,7 +149,8 @@ def frames_target() -> Target:
         assert lost == [1]
         assert connection.active == 0
         for i in range(3):
-            assert ends[i] + cancelled[i] == 1, (ends, cancelled)
+            swept = mood == 8 and ends[i] == 0  # cancelled as it took too long
+            assert ends[i] + cancelled[i] + swept == 1, (ends, cancelled)
 
     return feed
 
@@ -170,8 +181,8 @@ def wire_target() -> Target:
 
 
 def sink_target() -> Target:
-    """A chat sink that gets up to four messages."""
-    from smg._ext import ChatSink, StopStrings, Vocabulary
+    """A sink, of one kind or the other, that gets up to four messages."""
+    from smg._ext import ChatSink, EventSink, StopStrings, Vocabulary
 
     known = tables()
     pieces = [bytes([i]) for i in range(256)] + [b" the", b"STOP", "é€😀".encode(), b"\xf0\x9f", b"\x98\x80", b'"\\\n']
@@ -180,14 +191,20 @@ def sink_target() -> Target:
 
     def feed(data: bytes, draw: random.Random) -> None:
         written: list[bytes] = []
+        records: list[Any] = []
         done: list[tuple[str, int, str]] = []
-        sink = ChatSink(
-            known[draw.randrange(len(known))], vocabulary, stops[draw.randrange(3)],
-            choices=draw.randrange(1, 4), ends=(2, 3), reported=(3,), min_tokens=draw.randrange(3),
-            skip_special=draw.random() < 0.5, include_stop=draw.random() < 0.5, prompt_tokens=7,
-            prefix=b'data: {"id":"x"', tail=b"}\n\n",
-            write=written.append, done=lambda error, status, text: done.append((error, status, text)),
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "choices": draw.randrange(1, 4), "ends": (2, 3), "reported": (3,), "min_tokens": draw.randrange(3),
+            "skip_special": draw.random() < 0.5, "include_stop": draw.random() < 0.5, "prompt_tokens": 7,
+            "kept": ((), (5,))[draw.randrange(2)], "prompt_tail": ((), (259, 65), (300,))[draw.randrange(3)], "unary": draw.random() < 0.2,
+            "done": lambda error, status, text: done.append((error, status, text)),
+        }  # fmt: skip
+        kind = (known[draw.randrange(len(known))], vocabulary, stops[draw.randrange(3)])
+        sink: ChatSink | EventSink
+        if draw.random() < 0.5:
+            sink = ChatSink(*kind, **options, prefix=b'data: {"id":"x"', tail=b"}\n\n", write=written.append)
+        else:
+            sink = EventSink(*kind, **options, take=records.extend, split=draw.random() < 0.5, gather=draw.random() < 0.3)
         parts = draw.randrange(1, 5)
         for i in range(parts):
             sink.feed(data[len(data) * i // parts :] if i % 2 else data)
@@ -195,6 +212,9 @@ def sink_target() -> Target:
         for chunk in written:
             for line in chunk.decode().splitlines():
                 assert not line or json.loads(line.removeprefix("data: "))["choices"]
+        for choice, text, _ in records:
+            assert 0 <= choice < options["choices"]
+            "".join(text).encode()
 
     return feed
 
