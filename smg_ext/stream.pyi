@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable
 
 from smg_ext.machine import Machine
+from smg_ext.response import ResponseStream
 from smg_ext.text import StopStrings, Vocabulary
 from smg_ext.wire import FieldTable
 
@@ -28,3 +29,4 @@ class ChatSink(Machine):
         prompt_tail: Iterable[int] = (),
         unary: bool = False,
     ) -> None: ...
+    def write_into(self, stream: ResponseStream, /) -> None: ...

@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport strlen
 
 from smg_ext.machine cimport ABORT, CONTENT_FILTER, LENGTH, TOOL_CALLS, ChoiceC, EndC, Machine, MachineC, fail
+from smg_ext.response cimport ResponseStream
 from smg_ext.text cimport put, put_json, put_number
 
 __all__ = ["ChatSink"]
@@ -27,6 +28,7 @@ cdef class ChatSink(Machine):
     cdef bytes prefix
     cdef bytes tail
     cdef object write
+    cdef ResponseStream stream
 
     def __cinit__(self, *_arguments, bytes prefix not None, bytes tail not None, write, **_options):
         self.prefix, self.tail, self.write = prefix, tail, write
@@ -35,15 +37,23 @@ cdef class ChatSink(Machine):
         self.m.content = _content
         self.m.finish = _finish
 
+    def write_into(self, ResponseStream stream not None):
+        """From now on chunks go into the client's stream themselves; `write` is called with nothing when it takes no more."""
+        if self.write is not None:
+            self.stream = stream
+
     cdef object wake(self):
-        if self.m.out.size and self.write is not None:
-            chunk = PyBytes_FromStringAndSize(<char *>self.m.out.data, <Py_ssize_t>self.m.out.size)
+        cdef size_t size = self.m.out.size
+        if size and self.write is not None:
             self.m.out.size = 0
-            self.write(chunk)
+            if self.stream is None:
+                self.write(PyBytes_FromStringAndSize(<char *>self.m.out.data, <Py_ssize_t>size))
+            elif not self.stream.send(self.m.out.data, size):
+                self.write(b"")
         self.leave()
 
     cdef object drop(self):
-        self.write = self.done = None
+        self.write = self.done = self.stream = None
 
 
 cdef int _content(MachineC *m, ChoiceC *choice, uint32_t index) noexcept nogil:

@@ -14,7 +14,7 @@ from typing import Protocol, TypedDict
 
 from msgspec import Struct
 
-from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, StopStrings
+from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings
 from smg.engine import Engine, EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
 from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.pipeline.deadlines import Deadlines
@@ -216,7 +216,7 @@ class NativeChat(NativeCall):
         assert asked.model.vocabulary is not None
         self.write = write
         stops = automaton(asked.job.stops.strings)
-        self.machine = ChatSink(
+        self._sink = ChatSink(
             tables(type(self._engine)),
             asked.model.vocabulary,
             stops,
@@ -225,6 +225,13 @@ class NativeChat(NativeCall):
             write=self._pass,
             **self._options(asked),
         )
+        self.machine = self._sink
+
+    def shorten(self, write: Write) -> None:
+        """Lets the chunks after the first go straight into the client's stream, where `write` has a native one."""
+        stream = getattr(write, "stream", None)
+        if isinstance(stream, NativeStream):
+            self._sink.write_into(stream)
 
     def _pass(self, chunk: bytes) -> None:
         if not self.write(chunk):

@@ -202,7 +202,10 @@ class Pipeline:
         def first(chunk: bytes) -> bool:
             submission.meter.answered()
             chat.write = write  # the others need not pass here
-            return write(chunk)
+            if not write(chunk):
+                return False
+            chat.shorten(write)
+            return True
 
         chat = NativeChat(engine, asked, frame=renderer.frame, write=first, deadlines=self._deadlines, aborts=self._aborts)
         usage = await self._run_natively(submission, chat)
