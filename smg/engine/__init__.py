@@ -16,6 +16,7 @@ from smg.engine.base import (
     TokenScores,
 )
 from smg.engine.detect import detect
+from smg.engine.events import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
 from smg.engine.fields import field_table
 from smg.engine.grpc import GrpcEngine
 from smg.engine.reader import leave_call
@@ -31,6 +32,11 @@ __all__ = [
     "EngineRequest",
     "Features",
     "GrpcEngine",
+    "KvBatch",
+    "KvBlock",
+    "KvCleared",
+    "KvRemoved",
+    "KvStored",
     "Load",
     "ModelInfo",
     "ResolvedSampling",

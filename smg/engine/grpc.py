@@ -18,6 +18,7 @@ from smg._ext import Call, Sink
 from smg.engine.answer import Answer
 from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Load, ModelInfo, ServerInfo
 from smg.engine.channel import call_metadata, open_channel
+from smg.engine.events import KvBatch, batch_of
 from smg.engine.native import Messages, NativeLink
 from smg.engine.reader import AioReader, NativeReader, Reader, translated
 from smg.engine.replies import delta_of, load_of, model_info_of, server_info_of
@@ -43,6 +44,7 @@ NEEDS: dict[str, Callable[[EngineRequest], bool]] = {
 }
 LONGEST_TIMEOUT_S = 7 * 24 * 3600.0
 ARCHIVE_TIMEOUT_S = 60.0
+SUBSCRIPTION_S = 3600.0
 
 
 class GrpcEngine(Engine):
@@ -165,6 +167,19 @@ class GrpcEngine(Engine):
         if not told:
             raise EngineProtocol("the engine's tokenizer archive came without its sha256")
         return await asyncio.to_thread(_join_checked, chunks, told.strip().lower())
+
+    async def kv_events(self, after: int) -> AsyncIterator[KvBatch]:
+        """Follows the engine's KV cache: batches after number `after`, 0 = all it still has, then new ones, for an hour at most.
+
+        Raises Unimplemented when the engine has no such feed.
+        """
+        message = common_pb2.SubscribeKvEventsRequest(start_sequence_number=after)
+        reader = AioReader(self._open("SubscribeKvEvents", message, timeout_s=SUBSCRIPTION_S), runtime=self.runtime)
+        try:
+            while (reply := await reader.read()) is not None:
+                yield batch_of(reply)
+        finally:
+            reader.leave(whole=False)
 
     async def unary(self, method: str, request: Message) -> Reply:
         """Makes a unary call under `unary_timeout_s`."""

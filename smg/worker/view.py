@@ -18,7 +18,7 @@ __all__ = ["Lease", "WorkerView"]
 
 
 class Lease:
-    """One request counted at one engine, from `WorkerView.acquire` until `release`, which may be called again."""
+    """One request counted at one engine, from `WorkerView.acquire` until `release`. Both calls may come again."""
 
     __slots__ = ("_epoch", "_row", "_shm", "_slot", "_tokens")
 
@@ -26,6 +26,13 @@ class Lease:
         self._shm: Shm | None = shm
         self._row, self._slot, self._epoch, self._tokens = row, slot, epoch, tokens
         shm.acquire(row, slot, epoch, tokens)
+
+    def answered(self) -> None:
+        """Takes the prompt's tokens off the count, once the first token has come: they are computed, only the request goes on."""
+        if self._shm is not None and self._tokens:
+            tokens, self._tokens = self._tokens, 0
+            self._shm.acquire(self._row, self._slot, self._epoch, -tokens)
+            self._shm.release(self._row, self._slot, self._epoch, 0)
 
     def release(self) -> None:
         """Takes the request off the count."""
