@@ -3,7 +3,7 @@
 A gRPC driver is a mapping and nothing else: `encode(request)` gives the protobuf message, `path("Generate")` the method, `decode(message)`
 one message's meaning, and `smg.engine.answer.Answer` makes of these the deltas that the contract promises. `smg.engine.grpc.GrpcEngine`
 does the calls with grpc.aio. The native data plane sends what `encode` would serialize to (`smg.engine.writer`) with the same metadata, and
-reads the fields that `decode` reads, by their numbers in `service`'s descriptors; what it must make of them is what `decode` and `Answer` do.
+reads the fields that `decode` reads, by their numbers in `service`'s descriptors; it must make of them what `decode` and `Answer` do.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,9 @@
 """GenerateRequests in bytes, for the native plane: an `EngineRequest` in, what the driver's `encode` would serialize to out. Used by
 `smg.engine.grpc`.
 
-Requests of one application differ in little but id and prompt. So the rest, as `encode` gives it, is kept by its values, and native code
-adds id and prompt. The bytes may differ from protobuf's own in the order of fields; what is parsed from them does not.
+Requests of one application differ in little but id and prompt. So the rest, as `encode` gives it, is kept by its values (equal ones are
+one: -0.0 is 0.0), and native code adds id and prompt. The bytes may differ from protobuf's own in the order of fields; what is parsed
+from them does not.
 """
 
 from collections.abc import Callable
@@ -29,17 +30,17 @@ _sampling = attrgetter(*[name for name in ResolvedSampling.__struct_fields__ if 
 
 
 @cache
-def _layout(request: Descriptor) -> RequestLayout:
-    return RequestLayout(**request_numbers(request))
+def _shared(request: Descriptor) -> tuple[RequestLayout, dict[tuple[object, ...], bytes]]:
+    """What all engines of a protocol use: the layout, and what is kept."""
+    return RequestLayout(**request_numbers(request)), {}
 
 
 class RequestWriter:
-    """Writes one protocol's requests. `encode` must depend on nothing but the request."""
+    """Writes one protocol's requests. `encode` must depend on nothing but the request: what it gives serves all engines of the protocol."""
 
     def __init__(self, request: Descriptor, encode: Callable[[EngineRequest], Message]) -> None:
-        self._layout = _layout(request)
+        self._layout, self._kept = _shared(request)
         self._encode = encode
-        self._kept: dict[tuple[object, ...], bytes] = {}
 
     def write(self, request: EngineRequest) -> bytes:
         """Gives the serialized request. Raises ValueError or TypeError when a value does not fit its field."""
