@@ -13,3 +13,4 @@ cdef class ResponseStream:
     cdef readonly long long count   # writes so far
 
     cdef int send(self, const uint8_t *data, size_t size) except -1
+    cdef int _put(self, const uint8_t *data, size_t size, bint last) except -1

@@ -25,8 +25,9 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     FRAME_SIZE = 20     # the longest size in hexadecimal, and a line break
+    PIECES = 3          # size, chunk, what comes after it
 
-cdef const char *LINE_BREAK = b"\r\n"
+cdef const char *AFTER = b"\r\n0\r\n\r\n"
 
 
 cdef class ResponseStream:
@@ -44,63 +45,68 @@ cdef class ResponseStream:
         """Sends one chunk without waiting; False when the client is gone, or was given up because it does not read."""
         return bool(self.send(<const uint8_t *>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data)))
 
-    def close(self):
-        """Ends the body. May be called again."""
-        if self.link is not None:
-            self.link = self.transport = None
-            on_end, self.on_end = self.on_end, None
-            on_end()
+    def close(self, bytes last not None=b""):
+        """Ends the body, with one chunk more. May be called again."""
+        if self.link is None:
+            return
+        if not self.silent and not self.link.closed:
+            self._put(<const uint8_t *>PyBytes_AS_STRING(last), <size_t>PyBytes_GET_SIZE(last), True)
+        self.link = self.transport = None
+        on_end, self.on_end = self.on_end, None
+        on_end()
 
     cdef int send(self, const uint8_t *data, size_t size) except -1:
         """One chunk; 1, or 0 when nobody reads any more."""
-        cdef char head[FRAME_SIZE]
-        cdef size_t head_size = 0
-        cdef size_t tail_size = 0
-        cdef size_t sent = 0
         link = self.link
         if link is None or link.gone or (link.write_paused and link.give_up_if_full()):
             return 0
         if size == 0 or self.silent:
             return 1
         self.count += 1
-        if self.chunked:
-            head_size = <size_t>snprintf(head, FRAME_SIZE, "%zx\r\n", size)
-            tail_size = 2
-        if self.fd >= 0 and self.transport.get_write_buffer_size() == 0:
-            with nogil:
-                sent = _send(self.fd, head, head_size, data, size, tail_size)
-        if sent < head_size + size + tail_size:
-            self.transport.write(_rest(head, head_size, data, size, tail_size, sent))
+        self._put(data, size, False)
         return 1
 
+    cdef int _put(self, const uint8_t *data, size_t size, bint last) except -1:
+        """Frames and sends: a chunk if there is one, and the end of the body if it is the last."""
+        cdef char head[FRAME_SIZE]
+        cdef iovec pieces[PIECES]
+        cdef size_t sent = 0
+        memset(pieces, 0, sizeof(pieces))
+        pieces[1].iov_base, pieces[1].iov_len = <void *>data, size
+        if self.chunked and size:
+            pieces[0].iov_base, pieces[0].iov_len = <void *>&head[0], <size_t>snprintf(&head[0], FRAME_SIZE, "%zx\r\n", size)
+        if self.chunked:
+            pieces[2].iov_base = <void *>(AFTER if size else AFTER + 2)
+            pieces[2].iov_len = (2 if size else 0) + (5 if last else 0)
+        if self.fd >= 0 and self.transport.get_write_buffer_size() == 0:
+            with nogil:
+                sent = _send(self.fd, pieces)
+        if sent < pieces[0].iov_len + size + pieces[2].iov_len:
+            self.transport.write(_rest(pieces, sent))
+        return 0
 
-cdef size_t _send(int fd, const char *head, size_t head_size, const uint8_t *data, size_t size, size_t tail_size) noexcept nogil:
+
+cdef size_t _send(int fd, iovec *pieces) noexcept nogil:
     """Bytes that the kernel took. An error counts as none: the transport meets it too, and knows what to do."""
-    cdef iovec pieces[3]
     cdef msghdr message
     cdef ssize_t sent
-    pieces[0] = iovec(<void *>head, head_size)
-    pieces[1] = iovec(<void *>data, size)
-    pieces[2] = iovec(<void *>LINE_BREAK, tail_size)
     memset(&message, 0, sizeof(message))
     message.msg_iov = pieces
-    message.msg_iovlen = 3
+    message.msg_iovlen = PIECES
     sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
     return <size_t>sent if sent > 0 else 0
 
 
-cdef bytes _rest(const char *head, size_t head_size, const uint8_t *data, size_t size, size_t tail_size, size_t sent):
-    """What is left of a chunk, framed."""
-    cdef bytes rest = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head_size + size + tail_size - sent))
+cdef bytes _rest(const iovec *pieces, size_t sent):
+    """What is left when so many bytes have gone."""
+    cdef bytes rest = PyBytes_FromStringAndSize(
+        NULL, <Py_ssize_t>(pieces[0].iov_len + pieces[1].iov_len + pieces[2].iov_len - sent)
+    )
     cdef char *to = PyBytes_AS_STRING(rest)
-    cdef const char *parts[3]
-    cdef size_t sizes[3]
     cdef size_t skip
-    parts[:] = [head, <const char *>data, LINE_BREAK]
-    sizes[:] = [head_size, size, tail_size]
-    for i in range(3):
-        skip = min(sent, sizes[i])
+    for i in range(PIECES):
+        skip = min(sent, pieces[i].iov_len)
         sent -= skip
-        memcpy(to, parts[i] + skip, sizes[i] - skip)
-        to += sizes[i] - skip
+        memcpy(to, <const char *>pieces[i].iov_base + skip, pieces[i].iov_len - skip)
+        to += pieces[i].iov_len - skip
     return rest

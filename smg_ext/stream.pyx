@@ -20,7 +20,7 @@ cdef enum:
 
 
 cdef class ChatSink(Machine):
-    """One call. `write(bytes)` is called once a wake-up, and not after `done`; the rest is as in `Machine`.
+    """One call. `write(bytes)` is called once a wake-up but the last, whose chunks are in `last`; the rest is as in `Machine`.
 
     `prefix` stands before the choices of each chunk (`data: {...` without the closing brace), `tail` after them (`}` and the blank line).
     """
@@ -37,6 +37,11 @@ cdef class ChatSink(Machine):
         self.m.content = _content
         self.m.finish = _finish
 
+    @property
+    def last(self):
+        """The chunks of the last wake-up: not written, so that they can leave together with the end of the response."""
+        return PyBytes_FromStringAndSize(<char *>self.m.out.data, <Py_ssize_t>self.m.out.size)
+
     def write_into(self, ResponseStream stream not None):
         """From now on chunks go into the client's stream themselves; `write` is called with nothing when it takes no more."""
         if self.write is not None:
@@ -44,7 +49,7 @@ cdef class ChatSink(Machine):
 
     cdef object wake(self):
         cdef size_t size = self.m.out.size
-        if size and self.write is not None:
+        if size and self.write is not None and (self.m.open or self.m.error != NULL):
             self.m.out.size = 0
             if self.stream is None:
                 self.write(PyBytes_FromStringAndSize(<char *>self.m.out.data, <Py_ssize_t>size))

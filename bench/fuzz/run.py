@@ -209,7 +209,7 @@ def sink_target() -> Target:
         for i in range(parts):
             sink.feed(data[len(data) * i // parts :] if i % 2 else data)
         assert len(done) <= 1
-        for chunk in written:
+        for chunk in (*written, *([sink.last] if isinstance(sink, ChatSink) else ())):
             for line in chunk.decode().splitlines():
                 assert not line or json.loads(line.removeprefix("data: "))["choices"]
         for choice, text, _ in records:

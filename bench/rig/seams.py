@@ -57,6 +57,7 @@ class Seams:
         self._services = services
         self._meter = meter
         self._numbers = itertools.count(1)
+        self._closers = contextlib.ExitStack()
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -66,7 +67,9 @@ class Seams:
             gc.collect()
             gc.freeze()  # as a worker does when it has loaded all
             gc.set_threshold(GC_OBJECTS)
-            yield cls(model, services, meter)
+            seams = cls(model, services, meter)
+            with seams._closers:
+                yield seams
 
     def read(self, *, tokens: int = SHORT, fresh: bool = False) -> Timed:
         """A body to a job; `fresh`: with parameters that no request before had."""
@@ -214,7 +217,10 @@ class Seams:
         listening.bind(("127.0.0.1", 0))
         front = Front(Trivial(), config=self._services.config, loop=asyncio.get_running_loop())
         await front.serve(listening)
-        connections = [await asyncio.to_thread(socket.create_connection, listening.getsockname()) for _ in range(clients)]
+        self._closers.callback(front.close)
+        connections = [
+            self._closers.enter_context(await asyncio.to_thread(socket.create_connection, listening.getsockname())) for _ in range(clients)
+        ]
         posted = POST % (len(self._body()), self._body())
 
         def ask() -> None:

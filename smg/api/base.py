@@ -27,7 +27,8 @@ EVENT_STREAM = (("content-type", "text/event-stream"), ("cache-control", "no-cac
 
 # Takes one chunk of a body; False when the client is gone.
 Write: TypeAlias = Callable[[bytes], bool]
-Pump: TypeAlias = Callable[[Write], Awaitable[None]]
+# Writes a body, all but its last bytes, which it gives: they leave together with the end of the response.
+Pump: TypeAlias = Callable[[Write], Awaitable[bytes]]
 
 
 class Headers(Protocol):
@@ -93,11 +94,12 @@ class Reply(Struct, frozen=True, kw_only=True):
 def pumped(chunks: AsyncGenerator[bytes, None]) -> Pump:
     """Gives the pump of a generator of chunks, which is closed whatever happens."""
 
-    async def pump(write: Write) -> None:
+    async def pump(write: Write) -> bytes:
         async with aclosing(chunks):
             async for chunk in chunks:
                 if not write(chunk):
                     raise ClientGone("the client left")
+        return b""
 
     return pump
 
@@ -105,7 +107,7 @@ def pumped(chunks: AsyncGenerator[bytes, None]) -> Pump:
 class StreamReply(Struct, frozen=True, kw_only=True):
     """An event stream; each chunk is one write. The head is held back until the first chunk, so that an error before it has its own status.
 
-    `pump(write)` writes the whole body and returns, or raises; cancelling it is how a client's leaving is told. `surface` names the error
+    `pump(write)` writes the body and gives its last bytes, or raises; cancelling it is how a client's leaving is told. `surface` names the error
     dialect, also for an error in mid-stream.
     """
 

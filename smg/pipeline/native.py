@@ -227,6 +227,11 @@ class NativeChat(NativeCall):
         )
         self.machine = self._sink
 
+    @property
+    def last(self) -> bytes:
+        """The chunks of the last wake-up, which are not written."""
+        return self._sink.last
+
     def shorten(self, write: Write) -> None:
         """Lets the chunks after the first go straight into the client's stream, where `write` has a native one."""
         stream = getattr(write, "stream", None)

@@ -61,8 +61,8 @@ class Submission(Struct, kw_only=True):
         self.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
 
 
-# One attempt at one engine.
-Attempt = Callable[[Submission, Engine, Asked], Awaitable[None]]
+# One attempt at one engine; gives the bytes that are left to be written.
+Attempt = Callable[[Submission, Engine, Asked], Awaitable[bytes]]
 
 
 class Pipeline:
@@ -119,12 +119,13 @@ class Pipeline:
         """
         await self._complete(job, partial(self._take_all, take=take))
 
-    async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> None:
+    async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> bytes:
         """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
 
-        Raises as `run` does, and ClientGone once `write` gives False.
+        Gives the last chunks unwritten, so that they can leave together with the end of the response. Raises as `run` does, and ClientGone
+        once `write` gives False.
         """
-        await self._complete(job, partial(self._write_all, renderer=renderer, write=write))
+        return await self._complete(job, partial(self._write_all, renderer=renderer, write=write))
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
@@ -137,7 +138,7 @@ class Pipeline:
         meter = RequestMeter(self._meter, model=model.id, endpoint=job.surface, streaming=job.stream)
         return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), meter=meter)
 
-    async def _complete(self, job: Job, attempt: Attempt) -> None:
+    async def _complete(self, job: Job, attempt: Attempt) -> bytes:
         """Chooses an engine and counts the request there during an attempt; one that is gone before it answered is passed over."""
         submission = await self._prepared(job)
         try:
@@ -145,8 +146,7 @@ class Pipeline:
                 record, lease = self._routed(submission)
                 try:
                     engine = await self._pool.get(record)
-                    await attempt(submission, engine, self._asked(submission, record, engine))
-                    return
+                    return await attempt(submission, engine, self._asked(submission, record, engine))
                 except EngineUnavailable as error:
                     self._pass_over(submission, record, error)
                 finally:
@@ -176,12 +176,12 @@ class Pipeline:
             raise error
         log.info("engine unavailable, trying another", extra={"request_id": submission.job.request_id, "error": error.code})
 
-    async def _take_all(self, submission: Submission, engine: Engine, asked: Asked, *, take: Take) -> None:
+    async def _take_all(self, submission: Submission, engine: Engine, asked: Asked, *, take: Take) -> bytes:
         if not natively(engine, asked.job, asked.model):
             async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
                 async for events in batches:
                     take(events)
-            return
+            return b""
 
         def told(events: list[Event]) -> None:
             submission.meter.answered()
@@ -189,15 +189,15 @@ class Pipeline:
 
         call = NativeEvents(engine, asked, take=told, deadlines=self._deadlines, aborts=self._aborts)
         await self._run_natively(submission, call)
+        return b""
 
-    async def _write_all(self, submission: Submission, engine: Engine, asked: Asked, *, renderer: ChatRenderer, write: Write) -> None:
+    async def _write_all(self, submission: Submission, engine: Engine, asked: Asked, *, renderer: ChatRenderer, write: Write) -> bytes:
         def told(events: list[Event]) -> None:
             if (chunk := renderer.feed(events)) and not write(chunk):
                 raise ClientGone("the client left")
 
         if not (asked.parsing.plain and natively(engine, asked.job, asked.model)):
-            await self._take_all(submission, engine, asked, take=told)
-            return
+            return await self._take_all(submission, engine, asked, take=told)
 
         def first(chunk: bytes) -> bool:
             submission.meter.answered()
@@ -209,14 +209,14 @@ class Pipeline:
 
         chat = NativeChat(engine, asked, frame=renderer.frame, write=first, deadlines=self._deadlines, aborts=self._aborts)
         usage = await self._run_natively(submission, chat)
-        if chunk := renderer.usage(usage):
-            write(chunk)
+        return chat.last + renderer.usage(usage)
 
     async def _run_natively(self, submission: Submission, call: NativeChat | NativeEvents) -> Usage:
         try:
             usage = await call.run(submission.job.deadline_s)
         finally:
             submission.answered = call.answered
+        submission.meter.answered()
         submission.count(usage)
         return usage
 

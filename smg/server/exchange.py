@@ -131,7 +131,7 @@ class Exchange:
             self._timer.cancel()
             self._tick()
         try:
-            await reply.pump(outlet)
+            outlet.finish(await reply.pump(outlet))
         except (Exception, asyncio.CancelledError) as error:
             self._fail(self._told(error), outlet)
         finally:

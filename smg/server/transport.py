@@ -30,8 +30,8 @@ class Stream(Protocol):
     def write(self, chunk: bytes) -> bool:
         """Queues one chunk without waiting, from any callback; False when the client is gone."""
 
-    def close(self) -> None:
-        """Ends the body."""
+    def close(self, last: bytes = b"") -> None:
+        """Ends the body, with one chunk more."""
 
 
 class GranianStream:
@@ -46,8 +46,10 @@ class GranianStream:
         self.count += 1
         return type(self._transport.send_bytes(chunk)).__name__ != GONE
 
-    def close(self) -> None:
-        """Ends the body: granian does so when its object dies."""
+    def close(self, last: bytes = b"") -> None:
+        """Ends the body, with one chunk more: granian does so when its object dies."""
+        if last:
+            self.write(last)
         self._transport = None
 
 
@@ -63,13 +65,18 @@ class Outlet:
         self.stream: Stream | None = None
 
     def __call__(self, chunk: bytes) -> bool:
-        stream = self.stream
-        if stream is None:
-            opened = self._open_head()
-            stream = self.stream = opened if isinstance(opened, ResponseStream) else GranianStream(opened)
-        return stream.write(chunk)
+        return (self.stream or self._open()).write(chunk)
+
+    def finish(self, last: bytes) -> None:
+        """Ends the body with one chunk more."""
+        (self.stream or self._open()).close(last)
 
     def close(self) -> None:
         """Ends the body, if one was begun."""
         if self.stream is not None:
             self.stream.close()
+
+    def _open(self) -> Stream:
+        opened = self._open_head()
+        self.stream = opened if isinstance(opened, ResponseStream) else GranianStream(opened)
+        return self.stream

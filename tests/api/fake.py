@@ -53,11 +53,12 @@ class FakePipeline:
             async for step in batches:
                 take(step)
 
-    async def stream(self, job: Job, *, renderer, write: Callable[[bytes], bool]) -> None:
+    async def stream(self, job: Job, *, renderer, write: Callable[[bytes], bool]) -> bytes:
         async with aclosing(self.run(job)) as batches:
             async for step in batches:
                 if (chunk := renderer.feed(step)) and not write(chunk):
                     raise ClientGone("gone")
+        return b""
 
     async def prompt(self, model: str, source: ChatInput | TextInput | TokenInput) -> SimpleNamespace:
         text = source.text if isinstance(source, TextInput) else repr(source)
@@ -131,7 +132,8 @@ def call(handler: Handler, body: object, made: Services | None = None, **kwargs:
         if isinstance(reply, Reply):
             return reply.body, []
         writes: list[bytes] = []
-        await reply.pump(lambda chunk: writes.append(chunk) or True)
+        if last := await reply.pump(lambda chunk: writes.append(chunk) or True):
+            writes.append(last)
         return b"".join(writes), writes
 
     return asyncio.run(run())

@@ -34,7 +34,7 @@ async def told(engines: Fleet, job: Job) -> bytes:
     stream = ChatStream(HEAD, Switches(choices=job.sampling.n, usage=True, logprobs=job.logprobs.output is not None))
     written: list[bytes] = []
     try:
-        await engines.pipeline.stream(job, renderer=stream, write=lambda chunk: written.append(chunk) or True)
+        written.append(await engines.pipeline.stream(job, renderer=stream, write=lambda chunk: written.append(chunk) or True))
     except SmgError as error:
         written.append(f"{type(error).__name__} {error.status} {error.code} {error.message}".encode())
     return b"".join(written)

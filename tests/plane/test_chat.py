@@ -234,9 +234,10 @@ def native(case: Case) -> Outcome:
     chunks: list[bytes] = []
     for message in case.messages:
         written.clear()
+        before = len(ends)
         sink.feed(message)
         assert len(written) <= 1
-        chunks.append(b"".join(written))
+        chunks.append(b"".join(written) or (sink.last if len(ends) > before else b""))
     assert len(ends) <= 1
     if not ends:
         return chunks, (EngineProtocol, "the engine ended its answer without finishing it"), None, True

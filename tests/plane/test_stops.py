@@ -26,7 +26,7 @@ def natively(text: str, stops: tuple[str, ...], armed_after: int, include: bool)
     for letter in text:
         sink.feed(pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=[ALPHABET.index(letter)])).SerializeToString())
     sink.feed(pb.GenerateResponse(complete=pb.GenerateComplete(finish_reason="stop")).SerializeToString())
-    chunks = [json.loads(part.removeprefix(b"data: ")) for part in b"".join(written).split(b"\n\n") if part]
+    chunks = [json.loads(part.removeprefix(b"data: ")) for part in b"".join([*written, sink.last]).split(b"\n\n") if part]
     choices = [chunk["choices"][0] for chunk in chunks]
     return "".join(choice["delta"].get("content", "") for choice in choices), choices[-1].get("matched_stop")
 

@@ -32,6 +32,5 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     return Reply(body=await asyncio.to_thread(whole.body) if whole.is_large else whole.body())
 
 
-async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> None:
-    await services.pipeline.stream(job, renderer=stream, write=write)
-    write(stream.end())
+async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> bytes:
+    return await services.pipeline.stream(job, renderer=stream, write=write) + stream.end()

@@ -22,7 +22,6 @@ JOINED_BYTES = 16384
 class Channel(Link, Protocol):
     """What a request needs of its connection."""
 
-    closed: bool
     fd: int
 
     @property
@@ -132,7 +131,7 @@ class Responder:
         coding = "transfer-encoding: chunked\r\n" if self._chunked and not bodiless(status) else ""
         channel.write(self._head(status, headers, channel, coding))
         return ResponseStream(
-            channel, channel.transport, on_end=self._end_stream, fd=channel.fd, chunked=self._chunked, silent=self._silent
+            channel, channel.transport, on_end=self._end, fd=channel.fd, chunked=self._chunked, silent=self._silent
         )
 
     def respond_error(self, error: SmgError, *, status: int) -> None:
@@ -176,11 +175,6 @@ class Responder:
         head = render_head(status, headers, ending=ending + channel.date)
         self.begun = True
         return head
-
-    def _end_stream(self) -> None:
-        if self._chunked and not self._silent and self._channel is not None and not self._channel.closed:
-            self._channel.write(b"0\r\n\r\n")
-        self._end()
 
     def _end(self) -> None:
         channel, self._channel = self._channel, None

@@ -12,6 +12,7 @@ class Link(Protocol):
     """What a stream needs of its connection."""
 
     gone: bool
+    closed: bool
     write_paused: bool
 
     def give_up_if_full(self) -> bool:
@@ -78,14 +79,21 @@ class PlainStream:
             return False
         if data and not self._silent:
             self.count += 1
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._transport.write(self._framed(data))
         return True
 
-    def close(self) -> None:
-        """Ends the body. May be called again."""
-        if self._link is not None:
-            self._link = self._transport = None
-            self._on_end()
+    def close(self, last: bytes = b"") -> None:
+        """Ends the body, with one chunk more. May be called again."""
+        link, transport = self._link, self._transport
+        if link is None or transport is None:
+            return
+        if not self._silent and not link.closed:
+            transport.write((self._framed(last) if last else b"") + (b"0\r\n\r\n" if self._chunked else b""))
+        self._link = self._transport = None
+        self._on_end()
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ BODIES = pytest.mark.parametrize("body", [PlainStream, NativeStream])
 
 
 class Link:
-    gone = False
+    gone = closed = False
     write_paused = False
     full = False
 
@@ -109,7 +109,7 @@ def test_nothing_is_written_for_nobody(body):
         await asyncio.sleep(0)
         return await asyncio.to_thread(peer.recv, 100)
 
-    assert run(scenario) == b"1\r\na\r\n"
+    assert run(scenario) == b"1\r\na\r\n0\r\n\r\n"
 
 
 @BODIES
@@ -121,3 +121,24 @@ def test_a_peer_that_has_gone_is_the_transports_to_find(body):
         return await asyncio.wait_for(asyncio.shield(protocol.lost), BOUND_S)
 
     assert run(scenario) >= 0  # the number was still its own when the loss was told
+
+
+@BODIES
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("last", [b"", b"z", b"z" * 200_000])
+def test_the_end_comes_with_the_last_chunk(body, chunked, last):
+    wanted = b"a" + last if not chunked else b"1\r\na\r\n" + (b"%x\r\n%b\r\n" % (len(last), last) if last else b"") + b"0\r\n\r\n"
+
+    async def scenario(transport, peer, protocol):
+        link, ends = Link(), []
+        stream = body(link, transport, on_end=lambda: ends.append(1), fd=protocol.socket.fileno(), chunked=chunked)
+        reading = asyncio.create_task(asyncio.to_thread(read, peer, len(wanted)))
+        stream.write(b"a")
+        stream.close(last)
+        lost = body(link, transport, on_end=lambda: ends.append(2), fd=protocol.socket.fileno(), chunked=chunked)
+        link.closed = True
+        lost.close(b"x")
+        assert ends == [1, 2]
+        return await reading
+
+    assert run(scenario) == wanted
