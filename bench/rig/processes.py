@@ -70,7 +70,14 @@ class BenchEngine(Child):
     """`bench/src/engine.c` as one or more engines, on processors `on`."""
 
     def __init__(
-        self, model: BenchModel, *, protocol: str = "sglang", engines: int = 1, on: set[int] | None = None, step_us: int = 0
+        self,
+        model: BenchModel,
+        *,
+        protocol: str = "sglang",
+        engines: int = 1,
+        unix_path: pathlib.Path | None = None,
+        step_us: int = 0,
+        on: set[int] | None = None,
     ) -> None:
         flags = {
             "protocol": protocol,
@@ -82,6 +89,7 @@ class BenchEngine(Child):
             "context": CONTEXT,
             "vocabulary": model.vocabulary,
             "stop-token": model.stop_token,
+            **({"unix": unix_path} if unix_path else {}),
         }
         command = [str(program("engine")), *(str(part) for name, value in flags.items() for part in (f"--{name}", value))]
         with affinity(on):

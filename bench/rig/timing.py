@@ -15,7 +15,7 @@ def least_us(call: Callable[[], object], *, seconds: float) -> float:
     least = float("inf")
     end = time.perf_counter() + seconds
     gc.collect()
-    while time.perf_counter() < end:
+    while least == float("inf") or time.perf_counter() < end:
         began = time.process_time()
         for _ in range(number):
             call()
@@ -32,7 +32,7 @@ async def least_async_us(
     least = float("inf")
     end = time.perf_counter() + seconds
     gc.collect()
-    while time.perf_counter() < end:
+    while least == float("inf") or time.perf_counter() < end:
         prepare()
         began = time.process_time()
         await call()
