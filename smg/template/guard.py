@@ -124,17 +124,17 @@ def looked_at(value: Any) -> Any:
 class Steps:
     """An iterable that counts each item as one step; it has a length where the original has one, for `loop.length` asks."""
 
-    __slots__ = ("_budget", "_items")
+    __slots__ = ("_budget", "items")
 
     def __init__(self, items: Iterable[Any], budget: Budget) -> None:
-        self._items = items
+        self.items = items
         self._budget = budget
 
     def __len__(self) -> int:
-        return len(self._items)  # type: ignore[arg-type]  # the TypeError of a generator is what the caller expects
+        return len(self.items)  # type: ignore[arg-type]  # the TypeError of a generator is what the caller expects
 
     def __iter__(self) -> Iterator[Any]:
-        return _counted(iter(self._items), self._budget)
+        return _counted(iter(self.items), self._budget)
 
 
 def _counted(items: Iterator[Any], budget: Budget) -> Iterator[Any]:

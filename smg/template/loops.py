@@ -5,12 +5,15 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.runtime import LoopContext
 
-from smg.template.guard import spend
+from smg.template.guard import Steps, spend
 
-__all__ = ["SIMPLE_USES", "Ahead", "CountedLoop", "ahead", "loop_uses"]
+__all__ = ["COUNTED", "SIMPLE_USES", "Ahead", "CountedLoop", "ahead", "loop_uses"]
 
 # Attributes of `loop` that follow from the item's number and the number of items.
 SIMPLE_USES = frozenset({"first", "last", "index", "index0", "length"})
+
+# Types of which the length is the number of items.
+COUNTED = frozenset({list, tuple, dict, str, range, type({}.items()), type({}.keys()), type({}.values())})
 
 
 def loop_uses(loop: nodes.For) -> frozenset[str] | None:
@@ -49,8 +52,7 @@ class Ahead(LoopContext):
 
 
 def ahead(items: Any, undefined: Any) -> tuple[Ahead | None, int]:
-    """Gives None and the number of items where that is known, else the items as an `Ahead`."""
-    try:
+    """Gives None and the number of items where that is known for sure, else the items as an `Ahead`."""
+    if type(items.items if type(items) is Steps else items) in COUNTED:
         return None, len(items)
-    except TypeError:
-        return Ahead(items, undefined), 0
+    return Ahead(items, undefined), 0

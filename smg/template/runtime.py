@@ -9,11 +9,9 @@ from jinja2.utils import missing
 
 from smg.template import guard
 from smg.template.guard import STEPS_PER_LOOK, Budget
-from smg.template.loops import CountedLoop, ahead
+from smg.template.loops import COUNTED, CountedLoop, ahead
 
 __all__ = ["RUNTIME", "RenderContext", "Variables"]
-
-COUNTED = frozenset({list, tuple, dict, str, range, type({}.items()), type({}.keys()), type({}.values())})
 
 
 class Variables(dict[str, Any]):
