@@ -70,8 +70,9 @@ cdef uint64_t BITS = 0xFFFFFFFF
 
 
 cdef inline uint64_t _key(uint64_t hash, uint64_t group) noexcept nogil:
-    """The name as a place, its 61 bits uppermost; they are spread already, since the base is random."""
-    return (hash ^ (group * <uint64_t>0x9E3779B97F4A7C15)) << 3
+    """The name as a place, spread once more: the names of prompts that differ by a count are in steps, which may be narrow ones."""
+    hash = (hash ^ (group * <uint64_t>0x9E3779B97F4A7C15)) * <uint64_t>0xD6E8FEB86659FD93
+    return (hash ^ (hash >> 32)) * <uint64_t>0xA0761D6478BD642F
 
 
 cdef inline uint64_t _mark(uint64_t key, uint64_t group) noexcept nogil:
@@ -142,10 +143,14 @@ cdef int _put(uint64_t *line, uint64_t mark, uint64_t bit, uint64_t start) noexc
     return 3
 
 
-cdef inline void _prefetch(PrefixC *index, const uint64_t *hashes, int64_t count, uint64_t group) noexcept nogil:
+cdef inline void _prefetch(PrefixC *index, const uint64_t *hashes, int64_t count, uint64_t group, bint whole) noexcept nogil:
     cdef int64_t i
+    cdef uint64_t *line
     for i in range(min(count, AHEAD)):
-        smg_prefetch(_line(index, _key(hashes[i], group)))
+        line = _line(index, _key(hashes[i], group))
+        smg_prefetch(line)
+        if whole:
+            smg_prefetch(line + 8)
 
 
 cdef void _put_all(PrefixC *index, const uint64_t *hashes, int64_t count, int64_t slot, int64_t rank, int shift) noexcept nogil:
@@ -156,7 +161,7 @@ cdef void _put_all(PrefixC *index, const uint64_t *hashes, int64_t count, int64_
     cdef uint64_t bit = <uint64_t>1 << (slot % COLUMNS + shift)
     for i in range(count):
         if i % AHEAD == 0:
-            _prefetch(index, hashes + i, count - i, group)
+            _prefetch(index, hashes + i, count - i, group, True)
         key = _key(hashes[i], group)
         outcome = _put(_line(index, key), _mark(key, group), bit, key >> 27)
         stored += outcome != 0 and outcome != 3
@@ -207,7 +212,7 @@ cdef void _walk(PrefixC *index, PromptC *prompt, const int64_t *slots, int64_t *
         alive |= <uint64_t>(out[i] == 0) << (slots[i] % COLUMNS)
     for block in range(prompt.hash_count):
         if block % AHEAD == 0:
-            _prefetch(index, prompt.hashes + block, prompt.hash_count - block, group)
+            _prefetch(index, prompt.hashes + block, prompt.hash_count - block, group, False)
         key = _key(prompt.hashes[block], group)
         at = _find(_line(index, key), _mark(key, group))
         held = smg_peek(at) if at != NULL else 0

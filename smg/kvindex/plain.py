@@ -164,7 +164,8 @@ class PlainPrefixIndex:
     def _place(self, name: int, slot: int, rank: int) -> tuple[int, int, int]:
         """Gives the window's first word, the mark an entry of the name has there, and where the search for a victim starts."""
         group = slot // COLUMNS | rank << 16
-        key = (name ^ (group * 0x9E3779B97F4A7C15 & WORD)) << 3 & WORD
+        key = (name ^ (group * 0x9E3779B97F4A7C15 & WORD)) * 0xD6E8FEB86659FD93 & WORD
+        key = (key ^ key >> 32) * 0xA0761D6478BD642F & WORD
         mark = (key >> 3 & 0xFFFFFF or 1) << 6 | group & (GROUPS - 1)
         return self._lines_at + (key * self._lines >> 64) * 8, mark, key >> 27
 
