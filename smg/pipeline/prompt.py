@@ -71,7 +71,7 @@ def _recall(source: ChatInput | TextInput, model: ServedModel, allow_special: bo
 
 def _keep(key: bytes | None, prompt: Prompt, model: ServedModel) -> None:
     if key is not None and model.cache is not None:
-        model.cache.put(key, prompt)
+        model.cache.put(key, prompt, id_bytes=model.tokenizer.id_bytes)
     model.cache_meter.pieces(model.number, model.tokenizer.cache_counts())
 
 

@@ -23,7 +23,6 @@ L0_HIT, L0_MISS, L1_HIT, L1_MISS = ("l0", "hit"), ("l0", "miss"), ("l1", "hit"),
 
 SLOTS = 1 << 13  # requests of which it is known that they came once
 SAMPLE_BYTES = 512
-ID_BYTES = 40  # a place in the list and a number
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -85,9 +84,9 @@ class PromptCache:
         """Gives the prompt of a request, None when it is not there."""
         return self._prompts.get(key)
 
-    def put(self, key: bytes, prompt: Prompt) -> None:
-        """Keeps a prompt."""
-        self._prompts.put(key, prompt, size=ID_BYTES * len(prompt.ids) + sys.getsizeof(prompt.text))
+    def put(self, key: bytes, prompt: Prompt, *, id_bytes: int) -> None:
+        """Keeps a prompt; `id_bytes`: what one of its ids takes."""
+        self._prompts.put(key, prompt, size=id_bytes * len(prompt.ids) + sys.getsizeof(prompt.text))
 
     def counts(self) -> CacheCounts:
         """Gives hits and misses of requests that came before, and the size."""

@@ -39,6 +39,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self._loaded: Library | None = None
         facts = facts or facts_of(self._library)
         self._fast = fast
+        if fast:
+            self.id_bytes = 8  # all its lists share their numbers
         self._frame = facts.frame
         self._names: Callable[[int], str | None] = fast.name if fast else self._library.id_to_token
         self.name = name

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smg.tokenizer import ByteLru, Tokenizer, content_key
+from smg.tokenizer import ByteLru, Tokenizer, content_key, load_tokenizer
 from smg.tokenizer.cache import PIECE_CHARACTERS, PieceCache, cut_rule
 
 NAMES = (
@@ -59,6 +59,14 @@ def test_the_bound_holds(puts: list[tuple[int, int]]) -> None:
         assert lru.counts().bytes <= 8_000
 
 
+def test_the_number_of_entries_is_bounded_too() -> None:
+    lru: ByteLru[int] = ByteLru(1 << 20, entries=3)
+    for key in range(10):
+        lru.put(b"%d" % key, key, size=1)
+    assert lru.counts().entries == 3
+    assert lru.get(b"9") == 9
+
+
 def test_content_keys() -> None:
     assert content_key([{"role": "user"}], {"a": 1}) == content_key([{"role": "user"}], {"a": 1})
     assert content_key([1], [2]) != content_key([1, 2])
@@ -88,6 +96,22 @@ def test_cached_ids_are_the_plain_ones(name: str, real: Callable[[str], Tokenize
     assert cache.counts().hits > 50
 
 
+@pytest.mark.parametrize("name", ["qwen3", "llama-3.2", "deepseek-v3"])
+def test_ids_from_the_quick_encoder_with_its_cache_are_the_plain_ones(name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(shared / "fixtures" / "tokenizers" / name, cache_bytes=1 << 18)
+    library = tokenizer._library  # type: ignore[attr-defined]
+    rng = random.Random(name)
+    added = [token.content for token in library.get_added_tokens_decoder().values()]
+    marks = rng.sample(added, min(16, len(added)))
+    texts = [words(rng, marks) for _ in range(200)]
+    for text in texts + texts[:100]:
+        assert tokenizer.encode(text) == library.encode_batch_fast([text], add_special_tokens=False)[0].ids, text
+    counts = tokenizer.cache_counts()
+    assert counts is not None
+    assert counts.hits > 50
+    assert counts.bytes <= 1 << 18
+
+
 def test_a_growing_conversation_hits(real: Callable[[str], Tokenizer]) -> None:
     tokenizer = real("qwen3")
     rule = cut_rule(tokenizer._library)  # type: ignore[attr-defined]
@@ -108,8 +132,6 @@ def test_a_growing_conversation_hits(real: Callable[[str], Tokenizer]) -> None:
 
 
 def test_loading_with_a_cache(shared: Path) -> None:
-    from smg.tokenizer import load_tokenizer
-
     folder = shared / "fixtures" / "tokenizers" / "smollm2"
     cached, plain = load_tokenizer(folder, cache_bytes=1 << 20), load_tokenizer(folder, fast=False)
     text = "<|im_start|>user\n" + "Grüße " * 200 + "<|im_end|>\n<|im_start|>assistant\n"
