@@ -25,6 +25,7 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "sticky": [],
     "stream": [],
     "text": [],
+    "thoughts": [],
     "tls": ["nghttp2"],
     "trailer": [],
     "wire": [],

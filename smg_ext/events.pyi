@@ -3,11 +3,12 @@ from typing import TypeAlias
 
 from smg_ext.machine import Machine
 from smg_ext.text import StopStrings, Vocabulary
+from smg_ext.thoughts import ThoughtMarks
 from smg_ext.wire import FieldTable
 
 __all__ = ["EventSink"]
 
-_Record: TypeAlias = tuple[int, str | list[str], tuple[str, str | int | None] | None]
+_Record: TypeAlias = tuple[int, str | list[str] | list[tuple[bool, str]], tuple[str, str | int | None] | None]
 
 class EventSink(Machine):
     def __init__(
@@ -28,6 +29,9 @@ class EventSink(Machine):
         kept: Iterable[int] = (),
         prompt_tail: Iterable[int] = (),
         unary: bool = False,
+        marks: ThoughtMarks | None = None,
+        in_think: bool = False,
+        stream_thoughts: bool = True,
         split: bool = False,
         gather: bool = False,
     ) -> None: ...

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from smg_ext.sink cimport Sink
 from smg_ext.text cimport BufferC, StopsC, StopStrings, Utf8C, Vocabulary, VocabularyC
+from smg_ext.thoughts cimport MarksC, ThoughtMarks, ThoughtsC
 from smg_ext.wire cimport DeltaC, FieldTable, MessageC
 
 
@@ -28,6 +29,7 @@ cdef struct ChoiceC:
     BufferC text                # decoded, not yet shown: a tail that may become a stop string
     BufferC shown               # not yet told; the exit empties it
     BufferC cuts                # size_t: of `shown` after each token, where the exit asks for them
+    ThoughtsC thoughts          # takes what is shown where the machine has `marks`
     int32_t stop_state
     int64_t seen                # ids taken from the engine
     int64_t completion_tokens
@@ -62,6 +64,8 @@ cdef struct MachineC:
     bint include_stop
     bint unary                  # one message a choice, which need not name it
     bint split                  # `cuts` are wanted
+    const MarksC *marks         # NULL where nobody thinks, or a parser in Python reads on
+    bint stream_thoughts        # they are told as they come
     bint opened                 # the exit has begun its answer
     bint cut                    # a choice was ended here: the engine is to be aborted
     bint answered
@@ -74,6 +78,7 @@ cdef struct MachineC:
     size_t prefix_size
     const uint8_t *tail
     size_t tail_size
+    bint hide_thoughts
 
 
 cdef class Machine(Sink):
@@ -81,6 +86,7 @@ cdef class Machine(Sink):
     cdef Vocabulary vocabulary
     cdef StopStrings stops
     cdef FieldTable table
+    cdef ThoughtMarks marks
     cdef object done
     cdef readonly bint over     # the call itself has ended
     cdef object leave(self)

@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 
 from smg_ext.sink import Sink
 from smg_ext.text import StopStrings, Vocabulary
+from smg_ext.thoughts import ThoughtMarks
 from smg_ext.wire import FieldTable
 
 __all__ = ["Machine"]
@@ -24,6 +25,9 @@ class Machine(Sink):
         kept: Iterable[int] = (),
         prompt_tail: Iterable[int] = (),
         unary: bool = False,
+        marks: ThoughtMarks | None = None,
+        in_think: bool = False,
+        stream_thoughts: bool = True,
     ) -> None: ...
     @property
     def answered(self) -> bool: ...
@@ -35,4 +39,6 @@ class Machine(Sink):
     def whole(self) -> bool: ...
     @property
     def usage(self) -> tuple[int, int, int]: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
     def feed(self, *messages: bytes) -> None: ...

@@ -12,6 +12,7 @@ from libc.string cimport memcmp, memmove, memset, strlen
 
 from smg_ext.sink cimport Sink
 from smg_ext.text cimport BufferC, StopStrings, Vocabulary, VocabularyC, put, stop_feed, utf8_feed, utf8_finish
+from smg_ext.thoughts cimport ThoughtMarks, begin_thoughts, feed_thoughts, finish_thoughts, free_thoughts
 from smg_ext.wire cimport DeltaC, FieldTable, decode
 
 __all__ = ["Machine"]
@@ -28,16 +29,17 @@ cdef class Machine(Sink):
     `error` is empty when the answer is whole, else what the engine did wrong: with a `status` of 0 it broke its protocol, with another it
     failed. Without `error`, `status` and `text` are those of a call that failed. `ends`, `reported`, `kept`: token ids that end a choice,
     those of them that the client named, and special ones that are shown always. `prompt_tail`: the prompt's last ids, whose text may break
-    off in the middle of a character. `unary`: the engine was asked for one message a choice.
+    off in the middle of a character. `unary`: the engine was asked for one message a choice. `marks`: of a thinking block, which the machine
+    takes out of the text; `in_think`: the prompt opened it; not `stream_thoughts`: it is told in one piece.
     """
 
     def __cinit__(self, FieldTable table not None, Vocabulary vocabulary not None, StopStrings stops, *, int choices, ends, reported,
                   int64_t min_tokens, bint skip_special, bint include_stop, uint32_t prompt_tokens, done, kept=(), prompt_tail=(),
-                  bint unary=False, **exit_options):
+                  bint unary=False, ThoughtMarks marks=None, bint in_think=False, bint stream_thoughts=True, **exit_options):
         memset(&self.m, 0, sizeof(MachineC))
         if choices < 1:
             raise ValueError("at least one choice")
-        self.table, self.vocabulary, self.stops, self.done = table, vocabulary, stops, done
+        self.table, self.vocabulary, self.stops, self.marks, self.done = table, vocabulary, stops, marks, done
         self.m.table = table.messages
         self.m.vocabulary = &vocabulary.c
         self.m.stops = &stops.c if stops is not None else NULL
@@ -52,9 +54,12 @@ cdef class Machine(Sink):
         self.m.skip_special = skip_special
         self.m.include_stop = include_stop
         self.m.unary = unary
+        self.m.marks = &marks.c if marks is not None else NULL
+        self.m.stream_thoughts = stream_thoughts
         self.m.prompt_tokens = prompt_tokens
         for i in range(choices):
             self.m.choices[i].ended_by = NO_END
+            begin_thoughts(&self.m.choices[i].thoughts, in_think)
             for token_id in prompt_tail:
                 if _decode(&self.m, &self.m.choices[i], token_id):
                     raise MemoryError()
@@ -68,6 +73,7 @@ cdef class Machine(Sink):
             free(self.m.choices[i].text.data)
             free(self.m.choices[i].shown.data)
             free(self.m.choices[i].cuts.data)
+            free_thoughts(&self.m.choices[i].thoughts)
         free(self.m.choices)
         free(self.m.delta.ids)
         free(self.m.ends.data)
@@ -98,6 +104,15 @@ cdef class Machine(Sink):
         for i in range(self.m.count):
             completion += self.m.choices[i].completion_tokens
         return self.m.prompt_tokens, completion, min(self.m.cached_tokens, self.m.prompt_tokens)
+
+    @property
+    def reasoning_tokens(self):
+        """Completion tokens inside thinking blocks that the machine took out, so far."""
+        cdef int64_t tokens = 0
+        cdef int32_t i
+        for i in range(self.m.count):
+            tokens += self.m.choices[i].thoughts.tokens
+        return tokens
 
     def feed(self, *messages):
         """Takes messages of one wake-up as the plane would (for tests)."""
@@ -231,7 +246,18 @@ cdef int _token(MachineC *m, ChoiceC *choice, uint32_t token_id, int *word) noex
             return 0
     if _decode(m, choice, token_id) or (choice.text.size > old and _show(m, choice, old, armed, word)):
         return -1
+    if m.marks != NULL:
+        if _think(m, choice):
+            return -1
+        choice.thoughts.tokens += choice.thoughts.thinking
     return put(&choice.cuts, <const uint8_t *>&choice.shown.size, sizeof(size_t)) if m.split else 0
+
+
+cdef int _think(MachineC *m, ChoiceC *choice) noexcept nogil:
+    """Moves what is shown to text and thoughts."""
+    cdef size_t size = choice.shown.size
+    choice.shown.size = 0
+    return feed_thoughts(m.marks, &choice.thoughts, m.stream_thoughts, choice.shown.data, size)
 
 
 cdef int _decode(MachineC *m, ChoiceC *choice, uint32_t token_id) noexcept nogil:
@@ -276,6 +302,8 @@ cdef int _close(MachineC *m, ChoiceC *choice, DeltaC *delta, int word) noexcept 
             return -1
         if word < 0 and put(&choice.shown, choice.text.data, choice.text.size):
             return -1
+    if m.marks != NULL and (_think(m, choice) or finish_thoughts(&choice.thoughts, m.stream_thoughts)):
+        return -1
     choice.done = True
     m.open -= 1
     _end(m, choice, delta, word, &end)

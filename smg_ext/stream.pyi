@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterable
 from smg_ext.machine import Machine
 from smg_ext.response import ResponseStream
 from smg_ext.text import StopStrings, Vocabulary
+from smg_ext.thoughts import ThoughtMarks
 from smg_ext.wire import FieldTable
 
 __all__ = ["ChatSink"]
@@ -28,6 +29,10 @@ class ChatSink(Machine):
         kept: Iterable[int] = (),
         prompt_tail: Iterable[int] = (),
         unary: bool = False,
+        marks: ThoughtMarks | None = None,
+        in_think: bool = False,
+        stream_thoughts: bool = True,
+        hide_thoughts: bool = False,
     ) -> None: ...
     @property
     def last(self) -> bytes: ...

@@ -12,6 +12,7 @@ from libc.string cimport strlen
 from smg_ext.machine cimport ABORT, CONTENT_FILTER, LENGTH, TOOL_CALLS, ChoiceC, EndC, Machine, MachineC, fail
 from smg_ext.response cimport ResponseStream
 from smg_ext.text cimport put, put_json, put_number
+from smg_ext.thoughts cimport RunC
 
 __all__ = ["ChatSink"]
 
@@ -23,6 +24,7 @@ cdef class ChatSink(Machine):
     """One call. `write(bytes)` is called once a wake-up but the last, whose chunks are in `last`; the rest is as in `Machine`.
 
     `prefix` stands before the choices of each chunk (`data: {...` without the closing brace), `tail` after them (`}` and the blank line).
+    `hide_thoughts`: they are read and not written.
     """
 
     cdef bytes prefix
@@ -30,7 +32,8 @@ cdef class ChatSink(Machine):
     cdef object write
     cdef ResponseStream stream
 
-    def __cinit__(self, *_arguments, bytes prefix not None, bytes tail not None, write, **_options):
+    def __cinit__(self, *_arguments, bytes prefix not None, bytes tail not None, write, bint hide_thoughts=False, **_options):
+        self.m.hide_thoughts = hide_thoughts
         self.prefix, self.tail, self.write = prefix, tail, write
         self.m.prefix, self.m.prefix_size = <const uint8_t *>PyBytes_AS_STRING(prefix), <size_t>PyBytes_GET_SIZE(prefix)
         self.m.tail, self.m.tail_size = <const uint8_t *>PyBytes_AS_STRING(tail), <size_t>PyBytes_GET_SIZE(tail)
@@ -62,13 +65,28 @@ cdef class ChatSink(Machine):
 
 
 cdef int _content(MachineC *m, ChoiceC *choice, uint32_t index) noexcept nogil:
-    if choice.shown.size == 0:
+    cdef const RunC *runs = <const RunC *>choice.thoughts.runs.data
+    cdef size_t begin = 0
+    cdef size_t i
+    if m.marks == NULL:
+        if choice.shown.size and _delta(m, index, b'"delta":{"content":"', choice.shown.data, choice.shown.size):
+            return -1
+        choice.shown.size = 0
         return 0
-    if _open(m) or _begin(m, index) or _text(m, b'"delta":{"content":"'):
+    for i in range(choice.thoughts.runs.size // sizeof(RunC)):
+        if not runs[i].thought and _delta(m, index, b'"delta":{"content":"', choice.thoughts.text.data + begin, runs[i].end - begin):
+            return -1
+        if runs[i].thought and not m.hide_thoughts:
+            if _delta(m, index, b'"delta":{"reasoning_content":"', choice.thoughts.text.data + begin, runs[i].end - begin):
+                return -1
+        begin = runs[i].end
+    choice.thoughts.text.size = choice.thoughts.runs.size = 0
+    return 0
+
+
+cdef int _delta(MachineC *m, uint32_t index, const char *opening, const uint8_t *text, size_t size) noexcept nogil:
+    if _open(m) or _begin(m, index) or _text(m, opening) or put_json(&m.out, text, size):
         return -1
-    if put_json(&m.out, choice.shown.data, choice.shown.size):
-        return -1
-    choice.shown.size = 0
     if _text(m, b'"},"logprobs":null,"finish_reason":null}]'):
         return -1
     return put(&m.out, m.tail, m.tail_size)
