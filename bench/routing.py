@@ -20,7 +20,8 @@ from msgspec import Struct
 
 from smg.config.tree import Routing as RoutingConfig
 from smg.engine import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
-from smg.kvindex import Feed, PrefixIndex
+from smg.kvindex import PrefixIndex
+from smg.kvindex.feed import Feed
 from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
 from smg.pipeline.route import Router
 from smg.sim.kvlog import Batch, Removed, Stored

@@ -1,6 +1,8 @@
-"""What is known of the engines' KV caches, in shared memory: which prompts' beginnings each holds, and which engine a routing key has."""
+"""What is known of the engines' KV caches, in shared memory: which prompts' beginnings each holds, and which engine a routing key has.
 
-__all__ = ["Feed", "Outcome", "PrefixIndex", "Prompt", "Sticky"]
+`smg.kvindex.feed` and `smg.kvindex.follow` are apart, for they import grpc, which the process that forks the others must not.
+"""
 
-from smg.kvindex.feed import Feed, Outcome
+__all__ = ["PrefixIndex", "Prompt", "Sticky"]
+
 from smg.kvindex.index import PrefixIndex, Prompt, Sticky

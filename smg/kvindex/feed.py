@@ -57,7 +57,7 @@ class Feed:
             if batch.at_s <= self._last_at_s and batch.at_s:
                 return Outcome.KNOWN
             self.restarts += 1
-            self.forget()
+            self.forget(predicted=True)
         elif self.last and batch.sequence > self.last + 1:
             self.gaps += not self._asked_again
             if not self._asked_again:
@@ -76,11 +76,16 @@ class Feed:
                 self._clear(batch.rank)
         return Outcome.TAKEN
 
-    def forget(self) -> None:
-        """Takes back everything that the engine has confirmed; the next batch may have any number. Reads the whole table."""
+    def lost(self) -> None:
+        """The engine does not have the batches after `last`: it was started anew, unless that was asked for a gap's sake."""
+        self.restarts += not self._asked_again
+        self.forget(predicted=not self._asked_again)
+
+    def forget(self, *, predicted: bool = False) -> None:
+        """Takes back what the engine has confirmed; the next batch may have any number. Reads the whole table."""
         self.last, self._asked_again = 0, False
         self._blocks.clear()
-        self._index.forget(self._slot, False)
+        self._index.forget(self._slot, predicted)
 
     def _store(self, event: KvStored, rank: int) -> None:
         known = self._blocks.setdefault(rank, {})

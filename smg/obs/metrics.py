@@ -64,6 +64,16 @@ METRICS = {
         Metric("smg_engine_waiting_requests", "gauge", ("worker",), "requests that an engine says wait"),
         Metric("smg_engine_token_usage", "gauge", ("worker",), "share of its KV cache that an engine uses"),
         Metric("smg_engine_gen_throughput", "gauge", ("worker",), "tokens that an engine generates in a second"),
+        Metric("smg_kv_events_live", "gauge", ("worker",), "1 = the engine's KV events are followed"),
+        Metric("smg_kv_events_lag_seconds", "gauge", ("worker",), "age of the last KV events when they were taken"),
+        Metric("smg_kv_events_stale_seconds", "gauge", ("worker",), "time since KV events were last followed; 0 while they are"),
+        Metric("smg_kv_events_gaps_total", "gauge", ("worker",), "KV events that were missed and asked for again"),
+        Metric("smg_kv_events_restarts_total", "gauge", ("worker",), "times that an engine was started anew, and its cache forgotten"),
+        Metric("smg_kv_events_unplaced_total", "gauge", ("worker",), "blocks whose place in a prompt is not known"),
+        Metric("smg_kv_blocks", "gauge", ("worker",), "blocks that an engine has said it holds"),
+        Metric("smg_prefix_index_entries", "gauge", (), "entries that the prefix index has room for"),
+        Metric("smg_prefix_index_stored_total", "gauge", (), "entries made in the prefix index"),
+        Metric("smg_prefix_index_evicted_total", "gauge", (), "entries of the prefix index that were given up for others"),
         Metric("smg_metric_series_dropped_total", "gauge", (), "counts that found no room"),
     )
 }

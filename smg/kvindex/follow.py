@@ -1,0 +1,145 @@
+"""The control process's side of KV events: one task an engine, which subscribes, fills the index through a `Feed`, and subscribes again.
+
+In: the registry's engines. Out: confirmed entries in the prefix index, and gauges of how far behind they are. An engine that has no KV
+events keeps its predicted entries.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+
+from smg.config import Config
+from smg.engine import GrpcEngine
+from smg.errors import SmgError, Unimplemented
+from smg.kvindex.feed import Feed, Outcome
+from smg.kvindex.index import PrefixIndex
+from smg.obs.metrics import Sample
+from smg.obs.shm import Shm
+from smg.worker import EnginePool, EngineRecord, EngineState, Registry
+
+__all__ = ["Follower", "Followers"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+
+
+class Follower:
+    """Follows one engine's KV events until cancelled, or until the engine says that it has none."""
+
+    def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex) -> None:
+        self.feed = Feed(index, slot=record.slot)
+        self.live = False
+        self.supported = True
+        self._record = record
+        self._pool = pool
+        self._index = index
+        self._pause_s = FIRST_PAUSE_S
+        self._live_at_s = time.monotonic()
+
+    @property
+    def stale_s(self) -> float:
+        """Seconds since the events were last followed, 0 while they are."""
+        return 0.0 if self.live else time.monotonic() - self._live_at_s
+
+    async def run(self) -> None:
+        """Subscribes again and again: at once after a gap, with growing pauses when the engine cannot be reached."""
+        await asyncio.to_thread(self._index.open, self._record.slot)
+        await asyncio.to_thread(self._index.forget, self._record.slot, False)  # what an earlier control process was told
+        while self.supported:
+            try:
+                again = await self._listen()
+            except Unimplemented:
+                self.supported = False
+                log.info("engine has no KV events; its cache is predicted", extra={"engine": self._record.url})
+                return
+            except SmgError as error:
+                again = False
+                log.debug("KV events: %s", error.message, extra={"engine": self._record.url, "detail": error.detail})
+                if (error.detail or "").startswith("DATA_LOSS"):
+                    again = self.feed.last > 0
+                    await asyncio.to_thread(self.feed.lost)
+            finally:
+                self._unlive()
+            if not again:
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+
+    async def _listen(self) -> bool:
+        """Takes batches until the subscription ends; True when it should be renewed at once."""
+        engine = await self._pool.get(self._record)
+        if not isinstance(engine, GrpcEngine) or not engine.features.kv_events:
+            raise Unimplemented(f"the {engine.runtime} protocol has no KV events")
+        async with aclosing(engine.kv_events(self.feed.last)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                self.live = True
+                self._pause_s = FIRST_PAUSE_S
+                heavy = self.feed.heavy(batch)
+                outcome = await asyncio.to_thread(self.feed.take, batch) if heavy else self.feed.take(batch)
+                if outcome is Outcome.AGAIN:
+                    log.info("KV events are missing; asking again", extra={"engine": self._record.url, "after": self.feed.last})
+                    return True
+        return False
+
+    def _unlive(self) -> None:
+        if self.live:
+            self.live, self._live_at_s = False, time.monotonic()
+
+    def gauges(self) -> Iterator[Sample]:
+        """Gives what the metrics say of this engine's events."""
+        feed, labels = self.feed, (self._record.url,)
+        yield Sample("smg_kv_events_live", labels, self.live)
+        if self.supported:
+            yield Sample("smg_kv_events_lag_seconds", labels, feed.lag_s)
+            yield Sample("smg_kv_events_stale_seconds", labels, self.stale_s)
+            yield Sample("smg_kv_events_gaps_total", labels, feed.gaps)
+            yield Sample("smg_kv_events_restarts_total", labels, feed.restarts)
+            yield Sample("smg_kv_events_unplaced_total", labels, feed.unplaced)
+            yield Sample("smg_kv_blocks", labels, feed.blocks)
+
+
+class Followers:
+    """A follower for each registered engine that has been described. `run` until cancelled, then `close`."""
+
+    def __init__(self, config: Config, *, shm: Shm, registry: Registry) -> None:
+        self._registry = registry
+        self._index = PrefixIndex(shm)
+        self._pool = EnginePool(config)
+        self._tasks: dict[tuple[int, int, str, str], tuple[Follower, asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Looks at the registry twice a second, for engines to follow and engines to leave."""
+        while True:
+            self._update()
+            await asyncio.sleep(LOOK_S)
+
+    def _update(self) -> None:
+        records = [record for record in self._registry.records() if record.runtime]
+        wanted = {(record.slot, record.epoch, record.runtime, record.server.version): record for record in records}
+        for key in [key for key in self._tasks if key not in wanted]:
+            self._tasks.pop(key)[1].cancel()
+        self._pool.retain(records, held=lambda record: 0)
+        for key, record in wanted.items():
+            if key not in self._tasks and self._registry.state(record) is EngineState.READY:
+                follower = Follower(record, pool=self._pool, index=self._index)
+                self._tasks[key] = follower, asyncio.create_task(follower.run())
+
+    def gauges(self) -> Iterator[Sample]:
+        """Gives what the metrics say of events and index."""
+        for follower, _ in self._tasks.values():
+            yield from follower.gauges()
+        room, stored, evicted = self._index.counts()
+        yield Sample("smg_prefix_index_entries", (), room)
+        yield Sample("smg_prefix_index_stored_total", (), stored)
+        yield Sample("smg_prefix_index_evicted_total", (), evicted)
+
+    async def close(self) -> None:
+        """Ends every subscription and closes its connection."""
+        tasks = [task for _, task in self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pool.close()

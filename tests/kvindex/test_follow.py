@@ -1,0 +1,170 @@
+"""KV events of simulated engines, through the real subscription, into the index: sharing, gaps, restarts, engines without."""
+
+import asyncio
+import os
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from smg.config import Config
+from smg.kvindex import PrefixIndex
+from smg.kvindex.follow import Follower, Followers
+from smg.obs.metrics import render
+from smg.obs.shm import Shm, make_block
+from smg.sim.request import Submission
+from smg.sim.server import Sim, start_sim
+from smg.worker import EngineRecord, EngineState, Registry
+
+IDS = [300 + number % 500 for number in range(170)]
+BLOCK = 16
+
+
+class Stage:
+    """A registry with one engine and its followers, as the control process has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.block = make_block(rows=3, prefix_blocks=4096)
+        self.shm = Shm(self.block.memory)
+        self.index = PrefixIndex(self.shm)
+        self.registry = Registry(self.shm, folder=folder)
+        self.followers = Followers(Config(), shm=self.shm, registry=self.registry)
+
+    def add(self, url: str, runtime: str) -> EngineRecord:
+        self.registry.add([url])
+        record = self.registry.get(url)
+        assert record is not None
+        self.registry.describe(msgspec.structs.replace(record, runtime=runtime, model="m"))
+        self.registry.set_state(url, EngineState.READY)
+        return record
+
+    def held(self, slot: int, ids: list[int] = IDS) -> int:
+        out = array("q", [0])
+        self.index.match(self.index.prompt(ids), array("q", [slot]), out)
+        return out[0]
+
+    def follower(self) -> Follower:
+        return next(follower for follower, _ in self.followers._tasks.values())
+
+
+@asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    made = Stage(folder)
+    task = asyncio.create_task(made.followers.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await made.followers.close()
+        os.close(made.block.fd)
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 15.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110  what is waited for is in shared memory
+            await asyncio.sleep(0.005)
+
+
+async def generate(sim: Sim, ids: list[int], *, name: str) -> None:
+    call = sim.scheduler.submit(Submission(request_id=name, prompt_ids=ids, max_tokens=1))
+    while (await call.read()).finish is None:
+        pass
+
+
+def play(scene: Callable[[Stage, Sim], Awaitable[None]], folder: Path, **options: object) -> None:
+    async def run() -> None:
+        sim = await start_sim(**options)
+        try:
+            async with stage(folder) as made:
+                await scene(made, sim)
+        finally:
+            await sim.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "sglang", "trtllm", "tokenspeed"])
+def test_what_an_engine_holds_is_known(protocol: str, tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        await generate(sim, IDS, name="before")
+        record = made.add(sim.url, protocol)
+        await until(lambda: made.held(record.slot) == 160)
+        await generate(sim, IDS[:64] + [7] * 32, name="after")
+        await until(lambda: made.held(record.slot, IDS[:64] + [7] * 32) == 96)
+        assert made.index.step(record.slot) == BLOCK
+        assert made.follower().live
+        await sim.scheduler.flush_cache(1)
+        await until(lambda: made.held(record.slot) == 0)
+        shown = render(made.shm, gauges=made.followers.gauges()).decode()
+        assert f'smg_kv_events_live{{worker="{sim.url}"}} 1' in shown
+        assert f'smg_kv_blocks{{worker="{sim.url}"}} 0' in shown
+
+    play(scene, tmp_path, protocol=protocol)
+
+
+def test_missed_events_are_asked_for_again(tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await generate(sim, IDS[:32], name="one")
+        await until(lambda: made.held(record.slot) == 32)
+        sim.events.hide_next(1)
+        await generate(sim, IDS[:64], name="hidden")
+        await generate(sim, IDS[:96], name="seen")
+        await until(lambda: made.held(record.slot) == 96)
+        assert (made.follower().feed.gaps, made.follower().feed.unplaced) == (1, 0)
+
+    play(scene, tmp_path, protocol="vllm")
+
+
+def test_an_engine_that_was_started_anew_is_forgotten(tmp_path: Path) -> None:
+    """Known bug B117, against an engine that says that it has no such batches."""
+
+    async def run() -> None:
+        sim = await start_sim(protocol="vllm")
+        port = int(sim.url.rpartition(":")[2])
+        async with stage(tmp_path) as made:
+            record = made.add(sim.url, "vllm")
+            for number in range(3):
+                await generate(sim, IDS[: 32 * (number + 1)], name=f"r{number}")
+            await until(lambda: made.held(record.slot) == 96)
+            made.index.insert(made.index.prompt(IDS), record.slot)
+            await sim.close()
+            await until(lambda: not made.follower().live)
+            assert made.follower().stale_s > 0
+            sim = await start_sim(protocol="vllm", port=port)
+            await until(lambda: made.held(record.slot) == 0)
+            await generate(sim, IDS[:48], name="again")
+            await until(lambda: made.held(record.slot) == 48)
+            assert made.follower().feed.restarts == 1
+        await sim.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("protocol", "options"), [("mlx", {}), ("vllm", {"kv_events": False})])
+def test_an_engine_without_events_is_predicted(protocol: str, options: dict[str, bool], tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, protocol)
+        await until(lambda: bool(made.followers._tasks) and not made.follower().supported)
+        made.index.insert(made.index.prompt(IDS), record.slot)
+        assert made.held(record.slot) == 160
+        assert [sample.value for sample in made.follower().gauges()] == [0]
+
+    play(scene, tmp_path, protocol=protocol, **options)
+
+
+def test_a_removed_engine_is_left(tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await generate(sim, IDS, name="one")
+        await until(lambda: made.held(record.slot) == 160)
+        assert sim.events.subscribers == 1
+        made.registry.retain([])
+        await until(lambda: sim.events.subscribers == 0)
+        assert not made.followers._tasks
+
+    play(scene, tmp_path, protocol="vllm")
