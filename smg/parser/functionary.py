@@ -50,9 +50,11 @@ class Functionary(Parser):
         if self._state == HEAD:
             self._text.mark()
             self._text.text(self._head + held)
+            self._head = ""
         elif self._state == CODE:
             self._sink.arguments(quoted(held) + '"}')
             self._sink.close()
+            self._state = TEXT
         else:
             self._text.text(held)
         self._text.finish()

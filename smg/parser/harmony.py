@@ -28,6 +28,8 @@ START, END, MESSAGE, CHANNEL, CONSTRAIN, RETURN, CALL = HARMONY_MARKS = (
 )
 RECIPIENT = re.compile(r"to=([^\s<]+)")
 CHANNEL_NAME = re.compile(r"analysis|commentary|final")
+HEADER_WORD = re.compile(r"[\w\s.=?-]{0,64}")
+ROLES = frozenset({"", "assistant"})
 NOBODY = frozenset({"assistant", "user", "system", "all"})
 PREFIX = "functions."
 
@@ -54,6 +56,7 @@ class Harmony(Parser):
         self._words: list[str] = [""]
         self._channels: list[str] = []
         self._in_channel = False
+        self._started = False  # the header has its own begin, which a role follows
 
     def feed(self, text: str) -> list[Piece]:
         """See Parser."""
@@ -79,12 +82,15 @@ class Harmony(Parser):
         released, mark, at = self._matcher.scan(text, at, min(len(text), at + NAME_MAX + 1 - self._size))
         self._size += at - begin
         self._words[-1] += released
+        if mark is not None and len(self._words) == 1 and not self._in_channel:
+            self._said_before()
         if mark == MESSAGE:
             self._open()
         elif mark == START and not self._channels:
+            self._started = True
             self._words = [*self._recipients(), ""]
         elif mark in (END, CALL, RETURN):
-            self._begin_header()
+            self._end_header()
         elif mark is not None:
             self._close_word(mark)
         elif self._size > NAME_MAX:
@@ -92,6 +98,27 @@ class Harmony(Parser):
             self._begin_body("text")
             self._take(words)
         return at
+
+    def _end_header(self) -> None:
+        """A message without a body, unless its body only lacks its mark: then it is text."""
+        last = self._words[-1] if len(self._words) > 1 else ""
+        self._begin_header()
+        if not HEADER_WORD.fullmatch(last):
+            self._begin_body("text")
+            self._take(last)
+            self._margins["text"].mark()
+            self._begin_header()
+
+    def _said_before(self) -> None:
+        """What stands before a message, where no role does, is no header: a text without one."""
+        word = self._words[0]
+        if not self._started and RECIPIENT.sub("", word).strip() not in ROLES:
+            recipients = self._recipients()
+            self._begin_body("text")
+            self._take(RECIPIENT.sub("", word))
+            self._margins["text"].mark()
+            self._begin_header()
+            self._words = [*recipients, ""] if recipients else [""]
 
     def _recipients(self) -> list[str]:
         return [word for word in self._words if RECIPIENT.search(word)]

@@ -57,6 +57,7 @@ class Inkling(Parser):
         """See Parser."""
         if self._reader is not None:
             self._reader.finish()
+            self._reader = None
         else:
             held, self._head = self._head + self._matcher.take(), ""
             self._state = SHOWN if self._state == HEAD else self._state
@@ -87,6 +88,8 @@ class Inkling(Parser):
             self._thought.text(text)
 
     def _mark(self, mark: str) -> None:
+        if self._head and mark in (END, STOP):  # of no block: an answer of one word without its marks
+            self._text.text(self._head)
         self._head = ""
         self._text.mark()
         self._thought.mark()

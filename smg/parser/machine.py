@@ -62,6 +62,7 @@ class Machine(Parser):
         """Gives what is left: a partial mark is text, a partial call is what its grammar makes of it."""
         if self._reader is not None:
             self._reader.finish()
+            self._reader = None
         else:
             self._thoughts.text(_shown(self._in_think.take()))
             self._content.text(_shown(self._in_text.take()))

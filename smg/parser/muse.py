@@ -62,12 +62,14 @@ class Muse(Parser):
         released, mark, at = self._matcher.scan(text, at, min(len(text), at + NAME_MAX + 1 - self._size))
         self._header.append(released)
         self._size += at - begin
-        if not IN_HEADER.match(released) or (mark is None and self._size > NAME_MAX):
+        header = "".join(self._header)
+        no_header = mark not in (None, MESSAGE) and "to=" not in header and header.strip() not in ("", "assistant")
+        if no_header or not IN_HEADER.match(released) or (mark is None and self._size > NAME_MAX):
             self._open("text")
-            self._take("".join(self._header))
+            self._take(header)
             self._end(mark)
         elif mark == MESSAGE:
-            self._open("thought" if self._splits and SELF in "".join(self._header) else "text")
+            self._open("thought" if self._splits and SELF in header else "text")
         elif mark is not None:
             self._begin_header()
         return at

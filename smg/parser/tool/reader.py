@@ -79,11 +79,11 @@ class Reader(ABC):
         """The output ends here."""
 
     def name(self, name: str, *, call_id: str | None = None) -> None:
-        """Begins a call."""
+        """Begins a call. The caller has seen that the name is not blank."""
         self.named, self._keep = True, False
         self._raw = []
         self._lead = ""
-        self.sink.call(name, call_id=call_id)
+        self.sink.call(name.strip(), call_id=call_id)
 
     def close(self) -> None:
         """Ends the call."""

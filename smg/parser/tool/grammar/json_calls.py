@@ -80,6 +80,7 @@ class JsonCalls(Reader):
         self._id: str | None = None
         self._early: list[str] = []
         self._seen_arguments = False
+        self._spare = ""  # an object under another key, for a call that has none under the right one
 
     def step(self, text: str, at: int) -> int:
         """See Reader."""
@@ -174,7 +175,7 @@ class JsonCalls(Reader):
     def _role_of(self, key: str) -> str:
         form = self._form
         if form.keyed and not self.named:
-            self._name = key
+            self._name = key.strip()
             return "arguments"
         if key in form.arguments:
             return "other" if self._seen_arguments else "arguments"
@@ -220,16 +221,18 @@ class JsonCalls(Reader):
                 self.sink.arguments(piece)
             else:
                 self._early.append(piece)
-        elif self._role in ("name", "id", "arguments", "function"):
+        elif self._role in ("name", "id", "arguments", "function") or (self._value.kind == "{" and not self._spare):
             self._parts.append(piece)
 
     def _end_value(self) -> None:
         whole = "".join(self._parts)
         self._parts = []
         if self._role in ("name", "function") and self._value.kind == '"':
-            self._name = self._name or decoded(whole[1:-1])
+            self._name = self._name or decoded(whole[1:-1]).strip()
             if self._seen_arguments or not (self._bare or (self._form.id_key and self._id is None)):
                 self._announce()
+        elif self._role in ("other", "alien"):
+            self._spare = self._spare or whole
         elif self._role == "id":
             self._id = decoded(whole[1:-1]) if whole.startswith('"') else whole
             if self._seen_arguments or not self._bare:
@@ -266,20 +269,24 @@ class JsonCalls(Reader):
         if not self.named:
             self.fail()
             return at + 1
+        if not self._seen_arguments:
+            self.sink.arguments(self._spare)
         self.close()
         self._blanks = []
         self._state = BETWEEN
         return at + 1
 
     def _break(self, text: str, at: int) -> int:
-        """No JSON from here: before the name it is no call; after it, the call reaches up to the closing mark."""
+        """No JSON from here: before the name it is no call; after it, the call reaches up to the closing mark. What has not been arguments
+        yet becomes them: a call that lost its own must not look like one that has none.
+        """
         if not self.named:
             self.fail()
         elif not self._form.closes:
             self.done = True
         else:
-            self._whole = self._state != IN_VALUE or self._role != "arguments"
-            if self._parts and not self._whole:
+            self._whole = self._seen_arguments and (self._state != IN_VALUE or self._role != "arguments")
+            if self._parts and not self._whole and self._role == "arguments":
                 self.sink.arguments("".join(self._parts))
             self._state = BROKEN
         return at

@@ -58,6 +58,7 @@ class NestedCalls(Reader):
         self._steps = (self._step_between, self._step_head, self._step_body, self._step_tag)
         self._open: list[_Element] = []
         self._word = ""
+        self._junk = False  # text that is no part of the format was shown since the last tag
         if opened == self._invoke:
             self._state = HEAD
 
@@ -132,11 +133,13 @@ class NestedCalls(Reader):
     def _text(self, text: str) -> None:
         element = self._open[-1]
         if element.filled in ("object", "array"):
-            if text.strip():
-                self.sink.show(text)  # no part of the format
+            text = text if self._junk else text.lstrip(BLANK)
+            if text:
+                self._junk = True
+                self.sink.show(text)
             return
         if element.value is None:
-            if not text.strip():
+            if not text.strip(BLANK):
                 element.blanks.append(text)
                 return
             element.filled = "text"
@@ -146,6 +149,7 @@ class NestedCalls(Reader):
         element.value.add(text)
 
     def _tag(self, tag: str) -> None:
+        self._junk = False
         if tag.startswith("</"):
             self._close_tag(tag[2:-1].strip(), tag)
         elif tag.startswith("<invoke") and not tag.startswith("<invoke>"):

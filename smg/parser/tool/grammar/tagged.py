@@ -78,7 +78,7 @@ class TaggedCalls(Reader):
             SECTION: Matcher((form.call_open, *form.sections, *form.closes, *form.noise)),
             NAME: Matcher((*form.name_ends, form.parameter_open, form.call_close)),
             BODY: Matcher((*after, form.parameter_close, *((form.key_end,) if form.key_end != ">" else ()))),
-            KEY: Matcher((form.key_end,)),
+            KEY: Matcher((form.key_end, *(mark for mark in _kept(after, form) if form.key_end not in mark))),
             OPEN: Matcher((form.value_open, form.key_end, form.call_close)) if form.value_open else Matcher(()),
             VALUE: Matcher((form.parameter_close, CDATA) if form.cdata else (form.parameter_close,)),
             RAW: Matcher((CDATA_END,)),
@@ -218,13 +218,23 @@ class TaggedCalls(Reader):
 
     def _step_key(self, text: str, at: int) -> int:
         at, mark = self._scan_head(self._matchers[KEY], text, at)
-        if mark is not None:
+        if mark == self._form.key_end:
             self._head_key("".join(self._head))
+        elif mark is not None:
+            self.sink.show(self._plain_head())
+            self._body_mark(mark)
         elif self._size > NAME_MAX:
             self._junk = True
             self._state = BODY
             self.sink.show(self._form.parameter_open + "".join(self._head) + self._matchers[KEY].take())
         return at
+
+    def _plain_head(self) -> str:
+        """What was no key after all, without the marks of the format."""
+        head = "".join(self._head)
+        for mark in self._form.marks:
+            head = head.replace(mark, "")
+        return head
 
     def _head_key(self, head: str) -> None:
         form = self._form
@@ -299,6 +309,11 @@ class TaggedCalls(Reader):
             self._state = BODY
             self._junk = self._value.broken
         return at
+
+
+def _kept(marks: tuple[str, ...], form: TaggedFormat) -> tuple[str, ...]:
+    """Marks that may end a key that has no end: not where the key's own end lies in them, or they in it."""
+    return tuple(dict.fromkeys((*marks, form.parameter_close))) if len(form.key_end) > 1 else ()
 
 
 def _surely(pending: str, mark: str, other: str) -> bool:

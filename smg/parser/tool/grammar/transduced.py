@@ -2,11 +2,14 @@
 
 from functools import partial
 
+from smg.parser.margin import BLANK
 from smg.parser.sink import Sink
 from smg.parser.tool.grammar.literal import Literal
 from smg.parser.tool.reader import MakeReader, Reader
 
 __all__ = ["LiteralCalls", "literal_calls"]
+
+BETWEEN = BLANK + ",;]"  # what stands between and after calls
 
 
 def literal_calls(inner: MakeReader, *, marks: tuple[str, ...] = ()) -> MakeReader:
@@ -25,20 +28,24 @@ class LiteralCalls(Reader):
 
     def step(self, text: str, at: int) -> int:
         """See Reader."""
-        begin = self.sink.calls
-        piece, at = self._value.read(text, at)
+        made = self._inner.count
+        piece, read = self._value.read(text[at], 0)  # one character, to know where a call ends
         self._inner.read(piece, 0)
-        self.named = self.named or self.sink.calls > begin
+        self.named = self._inner.named
+        if self._inner.count > made:
+            self.count = self._inner.count
+            self._lead, self._raw = "", []
+            self._keep = False
         if self._inner.failed or (self._value.broken and not self.named):
             self.fail()
         elif self._value.done or self._value.broken:
             self.end()
-        return at
+        return at + read
 
     def finish(self) -> None:
         """See Reader."""
         if self.named:
             self._inner.read(self._value.finish(), 0)
             self._inner.finish()
-        else:
+        elif not self.count or "".join(self._raw).strip(BETWEEN):
             self.cut()
