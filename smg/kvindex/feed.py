@@ -15,6 +15,8 @@ from smg.kvindex.index import PrefixIndex
 __all__ = ["Feed", "Outcome"]
 
 HEAVY_BLOCKS = 256
+LARGEST_BLOCK = 65536
+MOST_RANKS = 1024
 
 
 class Outcome(enum.Enum):
@@ -67,7 +69,7 @@ class Feed:
         self._asked_again = False
         self.last, self._last_at_s = batch.sequence, batch.at_s
         self.lag_s = max(0.0, time.time() - batch.at_s) if batch.at_s else 0.0
-        for event in batch.events:
+        for event in batch.events if batch.rank < MOST_RANKS else ():
             if isinstance(event, KvStored):
                 self._store(event, batch.rank)
             elif isinstance(event, KvRemoved):
@@ -89,7 +91,10 @@ class Feed:
 
     def _store(self, event: KvStored, rank: int) -> None:
         known = self._blocks.setdefault(rank, {})
-        if event.size and event.size != self._size:
+        if not 0 < event.size <= LARGEST_BLOCK:
+            self.unplaced += len(event.blocks)
+            return
+        if event.size != self._size:
             self._size = event.size
             self._index.set_block_size(self._slot, event.size)
         start = (0, 0) if event.parent is None else known.get(event.parent)

@@ -19,7 +19,7 @@ from smg.obs.metrics import Sample
 from smg.obs.shm import Shm
 from smg.worker import EnginePool, EngineRecord, EngineState, Registry
 
-__all__ = ["Follower", "Followers"]
+__all__ = ["Follower", "Followers", "tell_failure"]
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,9 @@ class Followers:
         for key, record in wanted.items():
             if key not in self._tasks and self._registry.state(record) is EngineState.READY:
                 follower = Follower(record, pool=self._pool, index=self._index)
-                self._tasks[key] = follower, asyncio.create_task(follower.run())
+                task = asyncio.create_task(follower.run())
+                task.add_done_callback(tell_failure)
+                self._tasks[key] = follower, task
 
     def gauges(self) -> Iterator[Sample]:
         """Gives what the metrics say of events and index."""
@@ -143,3 +145,9 @@ class Followers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._pool.close()
+
+
+def tell_failure(task: asyncio.Task[None]) -> None:
+    """Logs what ended a follower: a fault of ours, by which one engine's cache is only predicted."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("following KV events failed", exc_info=error)

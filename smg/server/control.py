@@ -11,6 +11,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
+from smg.kvindex.follow import Followers, tell_failure
 from smg.obs.metrics import Meter, Sample, render
 from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, now_ms
 from smg.server.admin import AdminServer
@@ -53,6 +54,7 @@ class Control:
         self._boot = boot
         self._shm = boot.shm
         self._registry = Registry(boot.shm, folder=boot.runtime_dir, earlier=self._earlier())
+        self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry)
         pages = {"/metrics": self._metrics, "/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
         self._probe = ProbeServer(pages)
         self._admin = AdminServer({"ping": lambda data: "pong", "engines": lambda data: list(self._engines())})
@@ -74,6 +76,8 @@ class Control:
         meter = Meter(self._shm, row=self._boot.row)
         detector = Detector(self._boot.config, state_dir=self._boot.state_dir)
         fleet = Fleet(self._boot.config, shm=self._shm, registry=self._registry, detector=detector, meter=meter)
+        following = asyncio.create_task(self._followers.run())
+        following.add_done_callback(tell_failure)
         loop.add_reader(self._boot.wake_fd, self._woken, fleet)
         try:
             await self._probe.start(self._boot.metrics)
@@ -86,6 +90,9 @@ class Control:
             loop.remove_reader(self._boot.wake_fd)
             self._probe.close()
             self._admin.close()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._followers.close()
             await fleet.close()
         return 0
 
@@ -134,6 +141,7 @@ class Control:
             yield Sample("smg_worker_requests_active", (record.url,), requests)
             yield Sample("smg_worker_health", (record.url,), self._registry.state(record) is EngineState.READY)
             yield from self._load(record)
+        yield from self._followers.gauges()
         yield Sample("smg_metric_series_dropped_total", (), self._shm.dropped())
 
     def _load(self, record: EngineRecord) -> Iterator[Sample]:

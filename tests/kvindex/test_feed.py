@@ -126,3 +126,20 @@ def test_keeps_no_more_blocks_than_it_may(index: PrefixIndex) -> None:
     feed.take(batch(1, stored(0, 8)))
     assert (feed.blocks, feed.unplaced) == (4, 4)
     assert held(index) == 64
+
+
+def test_what_no_engine_should_say_does_no_harm(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    big = KvStored((KvBlock(-(1 << 63), (4_294_967_295,) * 16),), None, 16)
+    events = (
+        stored(0, 1, size=0),
+        KvStored((), None, 0),
+        KvStored((KvBlock(1, (1,)),), None, 1 << 30),
+        KvRemoved(()),
+        KvRemoved((5, 5)),
+        big,
+    )
+    assert feed.take(batch(1, *events)) is Outcome.TAKEN
+    assert feed.take(batch(2, stored(0, 1), rank=1 << 30)) is Outcome.TAKEN
+    assert feed.blocks == 1
+    assert held(index) == 0

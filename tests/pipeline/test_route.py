@@ -1,0 +1,136 @@
+"""The route stage: what counts as load, forced engines, engines that are not ready, failed ones."""
+
+import collections
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from smg.config.tree import Routing as RoutingConfig
+from smg.errors import NoEngine
+from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
+from smg.pipeline.route import Router
+from smg.types.job import Routing
+from smg.worker import EngineState, Lease, Registry, WorkerView
+
+MODEL = "m"
+IDS = [*range(100)]
+
+
+class Gateway:
+    """A registry with ready engines, and as many worker processes' routers as are asked for."""
+
+    def __init__(self, folder: Path, shm: Shm, *, engines: int) -> None:
+        self.registry = Registry(shm, folder=folder)
+        self._shm, self._folder, self._row = shm, folder, FIRST_WORKER_ROW
+        self.urls = [f"grpc://engine-{number}:1" for number in range(engines)]
+        for record in self.registry.add(self.urls):
+            self.registry.describe(msgspec.structs.replace(record, model=MODEL))
+            self.registry.set_state(record.url, EngineState.READY)
+
+    def worker(self, **settings: Any) -> Router:
+        view = WorkerView(self._shm, row=self._row, folder=self._folder)
+        self._row += 1
+        return Router(view, config=msgspec.structs.replace(RoutingConfig(), **settings))
+
+    def loads(self) -> list[tuple[int, int]]:
+        return [self.registry.inflight(record) for record in self.registry.records()]
+
+
+Open = Callable[[int], Gateway]
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Open]:
+    block = make_block(rows=8, prefix_blocks=4096)
+    yield lambda engines: Gateway(tmp_path, Shm(block.memory), engines=engines)
+    os.close(block.fd)
+
+
+def route(router: Router, ids: list[int] = IDS, *, avoid: frozenset[int] = frozenset(), **routing: Any) -> tuple[str, Lease]:
+    record, lease = router.route(MODEL, prompt_ids=ids, routing=Routing(**routing), avoid=avoid)
+    return record.url, lease
+
+
+@pytest.mark.parametrize("policy", ["least_load", "cache_aware", "power_of_two", "round_robin"])
+def test_load_is_counted_before_anything_is_sent(policy: str, gateway: Open) -> None:
+    """Known bug B112: 100 requests in flight over 2 engines are 50 and 50, and none at the end; also over two worker processes."""
+    made = gateway(2)
+    workers = [made.worker(policy=policy) for _ in range(2)]
+    routed = [route(workers[number % 2], [number, *IDS]) for number in range(100)]
+    counts = collections.Counter(url for url, _ in routed)
+    assert all(abs(count - 50) <= 5 for count in counts.values()), counts
+    assert sum(requests for requests, _ in made.loads()) == 100
+    for _, lease in routed:
+        lease.answered()
+        lease.release()
+        lease.release()
+        lease.answered()
+    assert made.loads() == [(0, 0), (0, 0)]
+
+
+def test_the_first_token_takes_the_prompt_off_the_count(gateway: Open) -> None:
+    made = gateway(1)
+    _, lease = route(made.worker())
+    assert made.loads() == [(1, 100)]
+    lease.answered()
+    lease.answered()
+    assert made.loads() == [(1, 0)]
+    lease.release()
+    assert made.loads() == [(0, 0)]
+
+
+def test_cached_tokens_are_no_load(gateway: Open) -> None:
+    made = gateway(1)
+    router = made.worker(policy="cache_aware")
+    route(router)[1].release()
+    route(router)
+    assert made.loads() == [(1, 100 - 96)]
+
+
+def test_a_forced_engine_or_none(gateway: Open) -> None:
+    """Known bug B115: the forced engine is taken while it is ready; when it is not, 503."""
+    made = gateway(3)
+    router = made.worker(policy="consistent_hashing")
+    assert {route(router, target_worker="1", key=str(n))[0] for n in range(20)} == {made.urls[1]}
+    made.registry.set_state(made.urls[1], EngineState.NOT_READY)
+    for name in ("1", "3", "-1", "x", "", "9" * 5000, "²"):
+        with pytest.raises(NoEngine) as caught:
+            route(router, target_worker=name)
+        assert caught.value.status == 503
+        assert len(caught.value.message) < 200
+    assert {route(router, key=str(n))[0] for n in range(50)} == {made.urls[0], made.urls[2]}
+
+
+def test_other_policies_do_not_obey_a_forced_engine(gateway: Open) -> None:
+    router = gateway(3).worker(policy="round_robin")
+    assert len({route(router, target_worker="1")[0] for _ in range(9)}) == 3
+
+
+@pytest.mark.parametrize("policy", ["cache_aware", "consistent_hashing", "manual", "prefix_hash", "bucket", "least_load", "passthrough"])
+def test_engines_that_are_not_ready_or_have_failed_are_passed_over(policy: str, gateway: Open) -> None:
+    made = gateway(3)
+    router = made.worker(policy=policy)
+    home, _ = route(router, key="k")
+    slot_of = {record.url: record.slot for record in made.registry.records()}
+    assert {route(router, key="k", avoid=frozenset({slot_of[home]}))[0] for _ in range(20)}.isdisjoint({home})
+    assert route(router, key="k", avoid=frozenset(slot_of.values()))[0] in slot_of, "taken again when there is no other"
+    made.registry.set_state(home, EngineState.NOT_READY)
+    assert {route(router, key="k")[0] for _ in range(20)}.isdisjoint({home})
+    for url in made.urls:
+        made.registry.set_state(url, EngineState.FAILED)
+    with pytest.raises(NoEngine):
+        route(router, key="k")
+
+
+def test_a_removed_engine_gets_nothing_and_takes_its_entries_with_it(gateway: Open) -> None:
+    """Known bug B124: no new requests; what its cache held is not waited for."""
+    made = gateway(2)
+    router = made.worker(policy="cache_aware")
+    home, lease = route(router)
+    made.registry.retain([url for url in made.urls if url != home])
+    assert route(router)[0] != home
+    lease.release()
