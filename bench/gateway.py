@@ -19,6 +19,7 @@ from bench.rig.run import Measurement, rig
 from bench.rig.scenarios import KINDS, Scenario, find
 from smg.sim.processes import ChildFailed
 
+LAST_WORDS = 1500
 SCENARIOS = "a32,s32,b32,p32,c32,cs32,d32,dl32,a256,p256,b256,t32"
 
 
@@ -36,7 +37,8 @@ def run(options: argparse.Namespace, scenarios: Sequence[Scenario], model: Bench
                 result = started.measure(scenario, duration_s=options.duration, warm_s=options.warm, seed=number + 1)
                 results.append(result)
                 if result.failed:
-                    print(f"{scenario.name}: {result.failed} requests failed: {result.errors}", flush=True)
+                    print(f"{scenario.name}: {result.failed} requests failed: {result.errors}; the gateway's last words:", flush=True)
+                    print(started.gateway.output()[-LAST_WORDS:], flush=True)
     return results
 
 

@@ -17,6 +17,7 @@ __all__ = ["Measurement", "Rig", "rig"]
 
 IDLE_WITHIN_S = 5.0
 READY_WITHIN_S = 20.0
+GIVE_UP_S = 20.0  # after the end of a load
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -71,6 +72,7 @@ class Rig(Struct, frozen=True, kw_only=True):
                 stream=scenario.stream,
                 duration_s=seconds,
                 seed=seed,
+                timeout_s=GIVE_UP_S,
                 on=self.load_cpus,
             )
 
