@@ -9,6 +9,7 @@ from smg.parser.harmony import HARMONY_MARKS, Harmony
 from smg.parser.inkling import INKLING_MARKS, Inkling
 from smg.parser.machine import Machine
 from smg.parser.muse import MUSE_MARKS, Muse
+from smg.parser.one_call import OneCall
 from smg.parser.reasoning.spec import REASONING, ReasoningSpec
 from smg.parser.tool.grammar.bare_arguments import bare_arguments
 from smg.parser.tool.spec import TOOLS, ToolSpec
@@ -46,11 +47,13 @@ def build(
     in_think: bool = False,
     named: str | None = None,
     any_tool: bool = False,
+    parallel: bool = True,
 ) -> Parser | None:
     """Gives a new parser, or None when the output is plain text: no reasoning family, and no tool family or no tools.
 
     `in_think`: the prompt opened the thinking block. `named`: after thinking the output is the bare arguments of that tool. `any_tool`:
-    names that are not in `tools` are tools too. Raises KeyError for a name that is not registered.
+    names that are not in `tools` are tools too. `parallel` False: the answer ends where a second call begins. Raises KeyError for a name
+    that is not registered.
     """
     schemas = schemas_of(tools)
     if any_tool:
@@ -63,6 +66,11 @@ def build(
         calls = None
     if think is None and calls is None:
         return None
+    parser = _parser(think, calls, schemas, in_think)
+    return parser if parallel or calls is None else OneCall(parser)
+
+
+def _parser(think: ReasoningSpec | None, calls: ToolSpec | None, schemas: dict[str, JsonObject], in_think: bool) -> Parser:
     channels = (think.channels if think else "") or (calls.channels if calls else "")
     if channels:
         make, _ = CHANNELS[channels]

@@ -91,7 +91,7 @@ family(
         layout=("[END FINAL RESPONSE]", "<|end|>"),
     ),
 )
-SOLAR_LAYOUT = ("<|begin|>assistant", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|end|>")
+SOLAR_LAYOUT = ("<|begin|>assistant", "<|content|>", "<|tool_calls|>", "<|calls|>")
 family("solar", ReasoningSpec(starts=("<|think|>",), ends=("<|end|>",), also_ends=("<|tool_calls|>",), layout=SOLAR_LAYOUT))
 family("solar_open2", ReasoningSpec(starts=("<|think:start|>",), ends=("<|think:end|>",)))
 family("gemma4", ReasoningSpec(starts=("<|channel>thought",), ends=("<channel|>",)))
