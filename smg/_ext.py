@@ -20,6 +20,7 @@ __all__ = [
     "RequestLayout",
     "Sink",
     "StopStrings",
+    "ThoughtMarks",
     "Vocabulary",
 ]
 
@@ -38,4 +39,5 @@ from smg_ext.sink import Inbox, Sink  # noqa: E402
 from smg_ext.sticky import Sticky as NativeSticky  # noqa: E402
 from smg_ext.stream import ChatSink  # noqa: E402
 from smg_ext.text import StopStrings, Vocabulary  # noqa: E402
+from smg_ext.thoughts import ThoughtMarks  # noqa: E402
 from smg_ext.wire import FieldTable  # noqa: E402

@@ -14,7 +14,7 @@ from typing import Protocol, TypedDict
 
 from msgspec import Struct
 
-from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings
+from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
 from smg.engine import Engine, EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
 from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.pipeline.deadlines import Deadlines
@@ -38,10 +38,11 @@ HELD_BATCHES = 16
 
 
 class ChatFrame(Struct, frozen=True, kw_only=True):
-    """How the surface frames a chunk: `prefix` up to the choices, `tail` after them."""
+    """How the surface frames a chunk: `prefix` up to the choices, `tail` after them. `hide_thoughts`: it does not tell them."""
 
     prefix: bytes
     tail: bytes
+    hide_thoughts: bool = False
 
 
 class ChatRenderer(Protocol):
@@ -67,6 +68,16 @@ class Asked(Struct, frozen=True):
     parsing: Parsing
     request: EngineRequest
 
+    @property
+    def plain(self) -> bool:
+        """True when no parser in Python reads the output: it is text, or text and thoughts that the machine splits."""
+        return self.parsing.plain or self.parsing.thought_marks is not None
+
+    @property
+    def thinking(self) -> bool:
+        """True when the output begins inside a thinking block."""
+        return self.prompt.thinking and self.parsing.reasoning is not None
+
 
 class Options(TypedDict):
     """What every exit of the machine is made with."""
@@ -82,6 +93,9 @@ class Options(TypedDict):
     kept: frozenset[int]
     prompt_tail: Sequence[int]
     unary: bool
+    marks: ThoughtMarks | None
+    in_think: bool
+    stream_thoughts: bool
 
 
 def natively(engine: Engine, job: Job, model: ServedModel) -> bool:
@@ -169,7 +183,7 @@ class NativeCall:
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, reasoning_tokens=reasoning)
 
     def _reasoning_tokens(self) -> int:
-        return 0
+        return self.machine.reasoning_tokens
 
     def _done(self, error: str, status: int, text: str) -> None:
         if error and status:  # the engine said that it failed
@@ -205,16 +219,30 @@ class NativeCall:
             kept=asked.parsing.kept(asked.model.tokenizer),
             prompt_tail=asked.prompt.ids[-8:],
             unary=not request.stream,
+            marks=asked.parsing.thought_marks,
+            in_think=asked.thinking,
+            stream_thoughts=asked.parsing.stream_reasoning,
         )
 
 
 class NativeChat(NativeCall):
     """Writes chunks of text, each wake-up's in one `write`."""
 
-    def __init__(self, engine: Engine, asked: Asked, *, frame: ChatFrame, write: Write, deadlines: Deadlines, aborts: Aborts) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Asked,
+        *,
+        frame: ChatFrame,
+        write: Write,
+        begun: Callable[[], object],
+        deadlines: Deadlines,
+        aborts: Aborts,
+    ) -> None:
         super().__init__(engine, asked.request, deadlines=deadlines, aborts=aborts)
         assert asked.model.vocabulary is not None
-        self.write = write
+        self._write = write
+        self._begun: Callable[[], object] | None = begun
         stops = automaton(asked.job.stops.strings)
         self._sink = ChatSink(
             tables(type(self._engine)),
@@ -223,6 +251,7 @@ class NativeChat(NativeCall):
             prefix=frame.prefix,
             tail=frame.tail,
             write=self._pass,
+            hide_thoughts=frame.hide_thoughts,
             **self._options(asked),
         )
         self.machine = self._sink
@@ -232,15 +261,16 @@ class NativeChat(NativeCall):
         """The chunks of the last wake-up, which are not written."""
         return self._sink.last
 
-    def shorten(self, write: Write) -> None:
-        """Lets the chunks after the first go straight into the client's stream, where `write` has a native one."""
-        stream = getattr(write, "stream", None)
-        if isinstance(stream, NativeStream):
-            self._sink.write_into(stream)
-
     def _pass(self, chunk: bytes) -> None:
-        if not self.write(chunk):
+        """Writes a chunk. Those after the first go straight into the client's stream, where `write` has a native one."""
+        if not self._write(chunk):
             self._fail(ClientGone("the client left"))
+        elif self._begun is not None:
+            self._begun()
+            self._begun = None
+            stream = getattr(self._write, "stream", None)
+            if isinstance(stream, NativeStream):
+                self._sink.write_into(stream)
 
 
 class NativeEvents(NativeCall):
@@ -256,8 +286,7 @@ class NativeEvents(NativeCall):
         self._held: deque[list[Event]] = deque()
         self._paused = False
         self._gathered: list[Record] = []
-        thinking = asked.prompt.thinking and asked.parsing.reasoning is not None
-        self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=thinking)
+        self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=asked.thinking)
         self.machine = EventSink(
             tables(type(self._engine)),
             asked.model.vocabulary,
@@ -293,7 +322,7 @@ class NativeEvents(NativeCall):
         return usage
 
     def _reasoning_tokens(self) -> int:
-        return self._reader.reasoning_tokens
+        return super()._reasoning_tokens() + self._reader.reasoning_tokens
 
     def _tell(self, records: list[Record]) -> None:
         events = self._reader.read(records)

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from smg.parser import Parser, build, marks
+from smg._ext import ThoughtMarks
+from smg.parser import REASONING, Parser, build, marks
 from smg.pipeline.forced import forced_call
 from smg.pipeline.models import ServedModel
 from smg.tokenizer import Tokenizer
@@ -14,6 +15,9 @@ from smg.types.job import ChatInput, Constraint, Job
 from smg.types.json import JsonObject
 
 __all__ = ["Parsing", "first_of_marks", "parsing_of"]
+
+# A mark made of several special tokens: when the output ends inside it, what came of it is not text.
+TOKEN = re.compile(r"<[^<>]+>")
 
 
 class Parsing(Struct, frozen=True, kw_only=True):
@@ -31,6 +35,11 @@ class Parsing(Struct, frozen=True, kw_only=True):
         """True when nobody reads the output: it is text."""
         return self.reasoning is None and self.tool is None
 
+    @property
+    def thought_marks(self) -> ThoughtMarks | None:
+        """The marks of the thinking block where the native machine can take it out of the text; None where there is none, or it cannot."""
+        return None if self.reasoning is None or self.tool is not None else _thought_marks(self.reasoning)
+
     def parser(self, *, in_think: bool) -> Parser | None:
         """Gives a new parser; None where the output is text."""
         if self.plain:
@@ -40,6 +49,19 @@ class Parsing(Struct, frozen=True, kw_only=True):
     def kept(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Gives the special ids that the parsers look for, which are text for them."""
         return frozenset() if self.plain else _kept(tokenizer, self.reasoning, self.tool)
+
+
+@lru_cache(maxsize=64)
+def _thought_marks(reasoning: str) -> ThoughtMarks | None:
+    """Families that are no more than their marks: of what else a family can have, the native machine knows nothing."""
+    spec = REASONING.get(reasoning) if reasoning in REASONING else None
+    if spec is None or not spec.starts or not spec.ends:
+        return None
+    marks_only = type(spec)(starts=spec.starts, ends=spec.ends, also_ends=spec.also_ends, layout=spec.layout, assumed=spec.assumed)
+    every = (*spec.starts, *spec.ends, *spec.also_ends, *spec.layout)
+    if spec != marks_only or any(TOKEN.search(mark[:-1]) for mark in every):
+        return None
+    return ThoughtMarks(starts=spec.starts, ends=spec.ends, also_ends=spec.also_ends, layout=spec.layout)
 
 
 @lru_cache(maxsize=64)

@@ -12,22 +12,28 @@ from typing import TypeAlias, cast
 from smg.parser import Call, Parser, Piece
 from smg.pipeline.parsing import Parsing, first_of_marks
 from smg.pipeline.pieces import EventMaker, join
-from smg.types.event import Content, Event, Finished, FinishReason
+from smg.types.event import Content, Event, Finished, FinishReason, Reasoning
 
 __all__ = ["ChoiceReader", "Record", "RecordReader"]
 
-# What a message showed of a choice (texts of its tokens and the rest, where tokens are counted) and how the choice ended, if it did.
+# What a message showed of a choice and how the choice ended, if it did. Shown is text; or texts of its tokens and the rest, where tokens
+# are counted here; or, where the machine split thoughts from text, runs: (thought, text).
 End: TypeAlias = tuple[str, str | int | None]
-Record: TypeAlias = tuple[int, str | list[str], End | None]
+Shown: TypeAlias = str | list[str] | list[tuple[bool, str]]
+Record: TypeAlias = tuple[int, Shown, End | None]
 
 
 class RecordReader:
-    """All choices of one call. `split`: records must hold the texts of single tokens, as those inside a thinking block are counted."""
+    """All choices of one call. `marks`: what the machine must split thoughts by, so that there is nothing left to parse.
+
+    `split`: records must hold the texts of single tokens, as those inside a thinking block are counted.
+    """
 
     def __init__(self, parsing: Parsing, *, choices: int, thinking: bool) -> None:
         self._choices: list[ChoiceReader] = []
         self.split = False
-        if parsing.plain:
+        self.marks = parsing.thought_marks
+        if parsing.plain or self.marks is not None:
             return
         for choice in range(choices):
             parser = parsing.parser(in_think=thinking)
@@ -39,7 +45,7 @@ class RecordReader:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens inside thinking blocks so far."""
+        """Tokens inside thinking blocks that were counted here, so far."""
         return sum(choice.reasoning_tokens for choice in self._choices)
 
     def read(self, records: Iterable[Record]) -> list[Event]:
@@ -47,10 +53,12 @@ class RecordReader:
         events: list[Event] = []
         for index, shown, end in records:
             if self._choices:
-                events += self._choices[index].read(shown, end)
+                events += self._choices[index].read(cast("str | list[str]", shown), end)
                 continue
-            if shown:
-                events.append(Content(index, shown))  # type: ignore[arg-type]  # not split
+            if isinstance(shown, list):
+                events += [(Reasoning if thought else Content)(index, text) for thought, text in cast("list[tuple[bool, str]]", shown)]
+            elif shown:
+                events.append(Content(index, shown))
             if end is not None:
                 events.append(Finished(index, cast(FinishReason, end[0]), end[1]))
         return events

@@ -160,7 +160,10 @@ class Pipeline:
 
     def _routed(self, submission: Submission) -> tuple[EngineRecord, Lease]:
         job = submission.job
-        return self._router.route(submission.model.id, prompt_ids=submission.prompt.ids, routing=job.routing, avoid=submission.avoid)
+        ids = submission.prompt.ids
+        record, lease = self._router.route(submission.model.id, prompt_ids=ids, routing=job.routing, avoid=submission.avoid)
+        submission.meter.on_answer = lease.answered
+        return record, lease
 
     def _asked(self, submission: Submission, record: EngineRecord, engine: Engine) -> Asked:
         job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
@@ -196,18 +199,18 @@ class Pipeline:
             if (chunk := renderer.feed(events)) and not write(chunk):
                 raise ClientGone("the client left")
 
-        if not (asked.parsing.plain and natively(engine, asked.job, asked.model)):
+        if not (asked.plain and natively(engine, asked.job, asked.model)):
             return await self._take_all(submission, engine, asked, take=told)
 
-        def first(chunk: bytes) -> bool:
-            submission.meter.answered()
-            chat.write = write  # the others need not pass here
-            if not write(chunk):
-                return False
-            chat.shorten(write)
-            return True
-
-        chat = NativeChat(engine, asked, frame=renderer.frame, write=first, deadlines=self._deadlines, aborts=self._aborts)
+        chat = NativeChat(
+            engine,
+            asked,
+            frame=renderer.frame,
+            write=write,
+            begun=submission.meter.answered,
+            deadlines=self._deadlines,
+            aborts=self._aborts,
+        )
         usage = await self._run_natively(submission, chat)
         return chat.last + renderer.usage(usage)
 
@@ -236,7 +239,6 @@ class Pipeline:
 
     def _generation(self, engine: Engine, asked: Asked) -> Generation:
         job, model, prompt, parsing = asked.job, asked.model, asked.prompt, asked.parsing
-        thinking = prompt.thinking and parsing.reasoning is not None
         keep = parsing.kept(model.tokenizer)
         spec = StreamSpec(
             tokenizer=model.tokenizer,
@@ -247,7 +249,7 @@ class Pipeline:
             min_tokens=job.sampling.min_tokens,
             logprobs=job.logprobs.output is not None,
             stream_reasoning=parsing.stream_reasoning,
-            starts_thinking=thinking,
+            starts_thinking=asked.thinking,
         )
         return Generation(
             engine,
@@ -256,6 +258,6 @@ class Pipeline:
             make_decoder=lambda: model.tokenizer.decoder(
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
-            make_parser=lambda: parsing.parser(in_think=thinking),
+            make_parser=lambda: parsing.parser(in_think=asked.thinking),
             aborts=self._aborts,
         )

@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from smg._ext import EventSink, FieldTable, StopStrings, Vocabulary
+from smg._ext import ChatSink, EventSink, FieldTable, StopStrings, Vocabulary
+from smg.api.openai.answer import Head
+from smg.api.openai.chat_stream import ChatStream
+from smg.api.openai.chat_switches import Switches
 from smg.engine import EngineDelta, EngineFinish, field_table
 from smg.parser import REASONING, TOOLS, marks
 from smg.pb import vllm_engine_pb2 as pb
@@ -28,6 +31,7 @@ from tests.parser.oracle import tools_named
 from tests.parser.writers import SCHEMA, TOOL_WRITERS
 from tests.pipeline.fleet import MODEL
 
+HEAD = Head(id="chatcmpl-1", object="chat.completion.chunk", created=1, model="m", system_fingerprint="fp_1")
 NAMES = ("f", "get_weather")
 TOOLS_GIVEN = tuple(tools_named(*NAMES, **SCHEMA))
 TOKENIZER = load_tokenizer(MODEL)
@@ -161,16 +165,55 @@ class Native:
             prompt_tokens=7,
             kept=case.kept,
             prompt_tail=case.prompt_tail,
+            marks=self.reader.marks,
+            in_think=case.thinking,
+            stream_thoughts=case.parsing.stream_reasoning,
             split=self.reader.split,
             gather=gather,
             take=self.records.extend,
             done=lambda *end: self.ends.append(end),
         )
 
+    @property
+    def reasoning_tokens(self) -> int:
+        return self.sink.reasoning_tokens + self.reader.reasoning_tokens
+
     def feed(self, deltas: Sequence[EngineDelta]) -> list[Event]:
         self.sink.feed(*map(message, deltas))
         records, self.records[:] = list(self.records), []
         return self.reader.read(records)
+
+
+class Chat:
+    """The native side of a case that needs no parser in Python, up to the client's bytes; and the renderer that is its specification."""
+
+    def __init__(self, case: Case) -> None:
+        switches = Switches(choices=case.n, usage=False, logprobs=False, reasoning=case.draw.random() < 0.8)
+        self.renderer = ChatStream(HEAD, switches)
+        self.written: list[bytes] = []
+        self.ends: list[tuple[str, int, str]] = []
+        self.sink = ChatSink(
+            TABLE,
+            Vocabulary(case.pieces, case.special),
+            StopStrings(case.stops) if case.stops else None,
+            choices=case.n,
+            ends=case.ends,
+            reported=case.reported,
+            min_tokens=case.min_tokens,
+            skip_special=case.skip_special,
+            include_stop=case.include_stop,
+            prompt_tokens=7,
+            kept=case.kept,
+            prompt_tail=case.prompt_tail,
+            marks=case.parsing.thought_marks,
+            in_think=case.thinking,
+            stream_thoughts=case.parsing.stream_reasoning,
+            prefix=self.renderer.frame.prefix,
+            tail=self.renderer.frame.tail,
+            hide_thoughts=self.renderer.frame.hide_thoughts,
+            write=self.written.append,
+            done=lambda *end: self.ends.append(end),
+        )
 
 
 def message(delta: EngineDelta) -> bytes:
@@ -221,6 +264,37 @@ def test_native_equals_specification(reasoning: str, tool: str, seed: int) -> No
         assert joined(gathered, choice) == joined(specified, choice), case.parsing
     for side in (native, whole):
         assert side.ends == [("", 0, "")]
-        assert side.reader.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines), case.parsing
+        assert side.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines), case.parsing
         assert side.sink.usage == (7, sum(machine.completion_tokens for machine in machines), 0)
         assert side.sink.cut == any(machine.cut for machine in machines)
+
+
+@pytest.mark.parametrize("reasoning", ["", *(name for name, _ in REASONING if Parsing(reasoning=name).thought_marks is not None)])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_chat_equals_specification(reasoning: str, seed: int) -> None:
+    case = Case(random.Random(seed), reasoning, "")
+    case.parsing = structs.replace(case.parsing, tool=None, tools=(), named=None)
+    machines, chat = case.machines(), Chat(case)
+    for deltas in case.wakes():
+        chat.written.clear()
+        over = bool(chat.ends)
+        chat.sink.feed(*map(message, deltas))
+        specified = b""
+        for delta in deltas:
+            events = machines[delta.choice].feed(delta)
+            if Finished(delta.choice, "abort", None) in [structs.replace(e, matched_stop=None) for e in events if isinstance(e, Finished)]:
+                assert chat.ends == [("the engine aborted the request before it was finished", 13, "")]
+                assert chat.written == ([specified] if specified else [])
+                return
+            specified += chat.renderer.feed(events)
+        assert b"".join(chat.written) + (chat.sink.last if chat.ends and not over else b"") == specified
+    assert chat.ends == [("", 0, "")]
+    assert chat.sink.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines)
+
+
+def test_common_families_need_no_parser_in_python() -> None:
+    for name in ("deepseek_r1", "qwen3", "qwen3_thinking", "glm45", "kimi", "mistral", "seed_oss", "nano_v3"):
+        assert Parsing(reasoning=name).thought_marks is not None
+    for name in ("openai_gptoss", "inkling", "granite", "cohere_cmd", "kimi_k3"):
+        assert Parsing(reasoning=name).thought_marks is None

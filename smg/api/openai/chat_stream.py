@@ -35,7 +35,7 @@ class ChatStream:
     @property
     def frame(self) -> ChatFrame:
         """What the native way needs to write the same chunks."""
-        return ChatFrame(prefix=self._prefix, tail=self._tail)
+        return ChatFrame(prefix=self._prefix, tail=self._tail, hide_thoughts=not self._switches.reasoning)
 
     def usage(self, usage: Usage) -> bytes:
         """Gives the chunk with the usage; empty when it was not asked for."""
