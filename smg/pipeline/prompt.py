@@ -8,15 +8,13 @@ from smg.errors import ContextExceeded, InvalidValue, RequestError
 from smg.parser import opens_thinking
 from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt_cache import Prompt
+from smg.pipeline.side import INLINE_CHARACTERS
 from smg.template import Rendered, encode_rendered
 from smg.types.job import ChatInput, TextInput, TokenInput
 from smg.types.json import Json
 
 __all__ = ["Prompt", "characters", "prepare"]
 
-# Below this many characters rendering and encoding take under a millisecond whatever the text: prose takes 5 ns a character, words never
-# seen before 50, random Chinese 250, random characters of every script 420. Above, they leave the event loop.
-INLINE_CHARACTERS = 2048
 # Up to here a request is looked up in L0 on the event loop, for its key takes 1.3 ns a byte; what is longer does not queue for one thread.
 LOOKUP_CHARACTERS = 1 << 18
 # Texts with more characters a token of context than this are tried by their beginning first; prose has 4 to 5 a token.
@@ -72,7 +70,7 @@ def _recall(source: ChatInput | TextInput, model: ServedModel, allow_special: bo
 def _keep(key: bytes | None, prompt: Prompt, model: ServedModel) -> None:
     if key is not None and model.cache is not None:
         model.cache.put(key, prompt, id_bytes=model.tokenizer.id_bytes)
-    model.cache_meter.pieces(model.number, model.tokenizer.cache_counts())
+    model.cache_meter.pieces(model.number, model.tokenizer.cache_counts)
 
 
 def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:

@@ -8,6 +8,7 @@ import hashlib
 import secrets
 import sys
 from array import array
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +24,7 @@ L0_HIT, L0_MISS, L1_HIT, L1_MISS = ("l0", "hit"), ("l0", "miss"), ("l1", "hit"),
 
 SLOTS = 1 << 13  # requests of which it is known that they came once
 SAMPLE_BYTES = 512
+ASK_PROMPTS = 16
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -42,15 +44,17 @@ class CacheMeter:
     def __init__(self, meter: Meter | None = None) -> None:
         self._meter = meter
         self._pieces: dict[int, CacheCounts] = {}
+        self._prompts = 0
 
     def request(self, *, hit: bool) -> None:
         """A request was looked up in L0."""
         if self._meter is not None:
             self._meter.add(METRIC, L0_HIT if hit else L0_MISS)
 
-    def pieces(self, model: int, counts: CacheCounts | None) -> None:
-        """The L1 of a model stands at these counts."""
-        if self._meter is None or counts is None:
+    def pieces(self, model: int, counts_of: Callable[[], CacheCounts | None]) -> None:
+        """A prompt was encoded; now and then it is asked how the L1 of its model stands, which costs more than a short prompt."""
+        self._prompts += 1
+        if self._meter is None or self._prompts % ASK_PROMPTS != 1 or (counts := counts_of()) is None:
             return
         before = self._pieces.get(model)
         self._pieces[model] = counts

@@ -13,12 +13,15 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import ParamSpec, TypeAlias, TypeVar
 
-__all__ = ["SideThread", "resident_bytes", "trim_memory"]
+__all__ = ["INLINE_CHARACTERS", "SideThread", "resident_bytes", "trim_memory"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Task: TypeAlias = tuple[asyncio.AbstractEventLoop, "asyncio.Future[T]", Callable[[], T]]
 
+# Below this many characters rendering and encoding take under a millisecond whatever the text: prose takes 5 ns a character, words never
+# seen before 50, random Chinese 250, random characters of every script 420. Above, they leave the event loop.
+INLINE_CHARACTERS = 2048
 LOOK_TASKS = 64  # between two looks at the process's memory
 GROWTH_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

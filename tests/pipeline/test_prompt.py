@@ -14,9 +14,9 @@ from smg.obs.metrics import Meter, render
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import prompt as stage
 from smg.pipeline.models import ServedModel
-from smg.pipeline.prompt import INLINE_CHARACTERS, LOOKUP_CHARACTERS, prepare
+from smg.pipeline.prompt import LOOKUP_CHARACTERS, prepare
 from smg.pipeline.prompt_cache import CacheMeter, Prompt, PromptCache
-from smg.pipeline.side import SideThread
+from smg.pipeline.side import INLINE_CHARACTERS, SideThread
 from smg.template import load_template
 from smg.tokenizer import load_tokenizer, read_folder
 from smg.types.job import ChatInput, TextInput, TokenInput

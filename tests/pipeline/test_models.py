@@ -1,0 +1,88 @@
+"""The model directory: what is loaded once, where, and what it keeps for the next start."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from smg.config import Config
+from smg.obs.metrics import Meter
+from smg.obs.shm import Shm, make_block
+from smg.pipeline import ModelDirectory
+from smg.pipeline.models import ServedModel
+from smg.tokenizer.huggingface import HuggingFaceTokenizer
+from smg.worker import EngineRecord, EngineState, Snapshot, WorkerView
+from smg.worker.snapshot import publish
+from tests.pipeline.fleet import MODEL
+
+
+def directory(folder: Path, *, state: Path | None = None, **settings: object) -> ModelDirectory:
+    config = Config()
+    config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, model_path=str(MODEL), **settings))
+    shm = Shm(make_block(rows=2).memory)
+    epoch = shm.open_engine(0, EngineState.READY)
+    record = EngineRecord(slot=0, epoch=epoch, id="e", url="grpc://127.0.0.1:1", runtime="vllm", model="m", context_length=2048)
+    publish(Snapshot(engines=(record,)), folder=folder, shm=shm)
+    view = WorkerView(shm, row=1, folder=folder)
+    return ModelDirectory(config, view, created=0, meter=Meter(shm, row=1), state=state)
+
+
+def loaded(models: ModelDirectory) -> ServedModel:
+    async def run() -> ServedModel:
+        first, second = await asyncio.gather(models.get("m"), models.get("m"))
+        assert first is second
+        await models.close()
+        return first
+
+    return asyncio.run(run())
+
+
+def test_what_was_found_out_is_kept_in_the_state_folder(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    served = loaded(directory(tmp_path, state=state))
+    assert len(list((state / "tokenizers").iterdir())) == 1
+    assert served.repeatable
+    assert served.cache is not None
+    assert served.tokenizer.cache_counts() is not None
+
+
+def test_both_caches_can_be_switched_off(tmp_path: Path) -> None:
+    served = loaded(directory(tmp_path, tokenizer_cache_enable_l0=False, tokenizer_cache_enable_l1=False))
+    assert served.cache is None
+    assert served.tokenizer.cache_counts() is None
+
+
+@pytest.mark.parametrize("source", ["{{ strftime_now('%d') }}", "{{ messages | random }}"])
+def test_a_template_that_looks_at_more_than_the_request_is_not_repeatable(source: str, tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text(source)
+    assert not loaded(directory(tmp_path, chat_template=str(template))).repeatable
+
+
+def test_each_load_has_a_number_of_its_own(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+
+    async def run() -> list[int]:
+        first = await models.get("m")
+        models._served.clear()
+        models._loads.clear()
+        second = await models.get("m")
+        await models.close()
+        return [first.number, second.number]
+
+    assert asyncio.run(run()) == [0, 1]
+
+
+def test_every_thread_that_encodes_is_ready_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    inner = HuggingFaceTokenizer.encode
+
+    def noting(self: HuggingFaceTokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        threads.append(threading.current_thread().name)
+        return inner(self, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(HuggingFaceTokenizer, "encode", noting)
+    loaded(directory(tmp_path))
+    assert threads == ["smg-side", "MainThread"]
