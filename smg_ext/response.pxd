@@ -7,6 +7,7 @@ cdef class ResponseStream:
     cdef object link
     cdef object transport
     cdef object on_end
+    cdef bytes head
     cdef int fd                     # -1: only through the transport
     cdef bint chunked
     cdef bint silent

@@ -25,7 +25,7 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     FRAME_SIZE = 20     # the longest size in hexadecimal, and a line break
-    PIECES = 3          # size, chunk, what comes after it
+    PIECES = 4          # the response's head, a chunk's size, the chunk, what comes after it
 
 cdef const char *AFTER = b"\r\n0\r\n\r\n"
 
@@ -34,11 +34,12 @@ cdef class ResponseStream:
     """An open response. Its user closes it; all calls come from the loop's thread.
 
     `fd` is the transport's own socket: it stays open until the transport has called `connection_lost`, which sets `link.gone`, so nothing
-    is ever written to a number that has come to mean another client's socket. `link` is None where nobody reads.
+    is ever written to a number that has come to mean another client's socket. `link` is None where nobody reads. `head` leaves with the
+    first chunk.
     """
 
-    def __cinit__(self, link, transport, *, on_end, int fd=-1, bint chunked=True, bint silent=False):
-        self.link, self.transport, self.on_end = link, transport, on_end
+    def __cinit__(self, link, transport, *, on_end, int fd=-1, bint chunked=True, bint silent=False, bytes head not None=b""):
+        self.link, self.transport, self.on_end, self.head = link, transport, on_end, head
         self.fd, self.chunked, self.silent = fd, chunked, silent
 
     def write(self, bytes data not None):
@@ -49,7 +50,9 @@ cdef class ResponseStream:
         """Ends the body, with one chunk more. May be called again."""
         if self.link is None:
             return
-        if not self.silent and not self.link.closed:
+        if self.silent:
+            last = b""
+        if not self.link.closed:
             self._put(<const uint8_t *>PyBytes_AS_STRING(last), <size_t>PyBytes_GET_SIZE(last), True)
         self.link = self.transport = None
         on_end, self.on_end = self.on_end, None
@@ -68,20 +71,23 @@ cdef class ResponseStream:
 
     cdef int _put(self, const uint8_t *data, size_t size, bint last) except -1:
         """Frames and sends: a chunk if there is one, and the end of the body if it is the last."""
-        cdef char head[FRAME_SIZE]
+        cdef char frame[FRAME_SIZE]
         cdef iovec pieces[PIECES]
         cdef size_t sent = 0
+        cdef bytes head = self.head  # lives until the pieces are sent
         memset(pieces, 0, sizeof(pieces))
-        pieces[1].iov_base, pieces[1].iov_len = <void *>data, size
+        pieces[0].iov_base, pieces[0].iov_len = <void *>PyBytes_AS_STRING(head), <size_t>PyBytes_GET_SIZE(head)
+        pieces[2].iov_base, pieces[2].iov_len = <void *>data, size
+        self.head = b""
         if self.chunked and size:
-            pieces[0].iov_base, pieces[0].iov_len = <void *>&head[0], <size_t>snprintf(&head[0], FRAME_SIZE, "%zx\r\n", size)
-        if self.chunked:
-            pieces[2].iov_base = <void *>(AFTER if size else AFTER + 2)
-            pieces[2].iov_len = (2 if size else 0) + (5 if last else 0)
+            pieces[1].iov_base, pieces[1].iov_len = <void *>&frame[0], <size_t>snprintf(&frame[0], FRAME_SIZE, "%zx\r\n", size)
+        if self.chunked and not self.silent:
+            pieces[3].iov_base = <void *>(AFTER if size else AFTER + 2)
+            pieces[3].iov_len = (2 if size else 0) + (5 if last else 0)
         if self.fd >= 0 and self.transport.get_write_buffer_size() == 0:
             with nogil:
                 sent = _send(self.fd, pieces)
-        if sent < pieces[0].iov_len + size + pieces[2].iov_len:
+        if sent < _total(pieces):
             self.transport.write(_rest(pieces, sent))
         return 0
 
@@ -97,11 +103,16 @@ cdef size_t _send(int fd, iovec *pieces) noexcept nogil:
     return <size_t>sent if sent > 0 else 0
 
 
+cdef size_t _total(const iovec *pieces) noexcept nogil:
+    cdef size_t total = 0
+    for i in range(PIECES):
+        total += pieces[i].iov_len
+    return total
+
+
 cdef bytes _rest(const iovec *pieces, size_t sent):
     """What is left when so many bytes have gone."""
-    cdef bytes rest = PyBytes_FromStringAndSize(
-        NULL, <Py_ssize_t>(pieces[0].iov_len + pieces[1].iov_len + pieces[2].iov_len - sent)
-    )
+    cdef bytes rest = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(_total(pieces) - sent))
     cdef char *to = PyBytes_AS_STRING(rest)
     cdef size_t skip
     for i in range(PIECES):

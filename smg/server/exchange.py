@@ -75,7 +75,7 @@ class Exchange:
             if self._watcher is not None:
                 self._watcher.cancel()
             # An error's traceback can keep this object alive for a while, and the body's socket with it.
-            self._protocol = self._task = None
+            self._protocol = self._task = self._outlet = None
             self._app.leave(self.method, self.template, self.status, time.monotonic() - self._received_s)
 
     def _answer(self) -> Awaitable[Reply | StreamReply]:
@@ -125,7 +125,7 @@ class Exchange:
 
     async def _send_stream(self, reply: StreamReply) -> None:
         self.status = reply.status
-        outlet = self._outlet = Outlet(lambda: self._protocol.response_stream(reply.status, self._headers(reply.headers)))
+        outlet = self._outlet = Outlet(self._protocol, status=reply.status, headers=lambda: self._headers(reply.headers))
         self._quiet_since_s = self._looked_s = self._loop.time()
         if self._watcher is not None:  # else the first tick is still to come
             self._timer.cancel()

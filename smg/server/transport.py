@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from smg.api.base import Reply
-from smg.server.front import ResponseStream
+from smg.server.front import Responder
 
 __all__ = ["Outlet", "Stream", "send_reply"]
 
@@ -59,9 +59,10 @@ class Outlet:
     Called with a chunk it writes; False when the client is gone.
     """
 
-    def __init__(self, open_head: Callable[[], Any]) -> None:
-        """Takes what sends the head and gives the front's stream."""
-        self._open_head = open_head
+    def __init__(self, protocol: Any, *, status: int, headers: Callable[[], list[tuple[str, str]]]) -> None:
+        self._protocol = protocol
+        self._status = status
+        self._headers = headers
         self.stream: Stream | None = None
 
     def __call__(self, chunk: bytes) -> bool:
@@ -72,11 +73,15 @@ class Outlet:
         (self.stream or self._open()).close(last)
 
     def close(self) -> None:
-        """Ends the body, if one was begun."""
-        if self.stream is not None:
-            self.stream.close()
+        """Ends the body, if one was begun, and lets go of the response, which an error's traceback would keep alive."""
+        stream, self.stream, self._protocol = self.stream, None, None
+        if stream is not None:
+            stream.close()
 
     def _open(self) -> Stream:
-        opened = self._open_head()
-        self.stream = opened if isinstance(opened, ResponseStream) else GranianStream(opened)
+        protocol, status, headers = self._protocol, self._status, self._headers()
+        if isinstance(protocol, Responder):
+            self.stream = protocol.open_stream(status, headers)
+        else:
+            self.stream = GranianStream(protocol.response_stream(status, headers))
         return self.stream

@@ -5,8 +5,8 @@ application, and with a write queue that can be seen: a client that stops readin
 granian's alone.
 """
 
-__all__ = ["Application", "Front", "Limits", "ResponseStream"]
+__all__ = ["Application", "Front", "Limits", "Responder"]
 
 from smg.server.front.front import Application, Front
 from smg.server.front.limits import Limits
-from smg.server.front.stream import ResponseStream
+from smg.server.front.responder import Responder

@@ -121,6 +121,13 @@ class Responder:
 
     def response_stream(self, status: int, headers: Fields) -> ResponseStream:
         """Sends the head and gives what its body is written to. A client of HTTP/1.0 reads it up to the end of the connection."""
+        return self._open_stream(status, headers, at_once=True)
+
+    def open_stream(self, status: int, headers: Fields) -> ResponseStream:
+        """As `response_stream`, but the head leaves together with the first chunk."""
+        return self._open_stream(status, headers, at_once=False)
+
+    def _open_stream(self, status: int, headers: Fields, *, at_once: bool) -> ResponseStream:
         channel = self._usable()
         if channel is None:
             return ResponseStream(None, None, on_end=_nothing)
@@ -129,9 +136,12 @@ class Responder:
         if self._old:
             self._keep_alive = False
         coding = "transfer-encoding: chunked\r\n" if self._chunked and not bodiless(status) else ""
-        channel.write(self._head(status, headers, channel, coding))
+        head = self._head(status, headers, channel, coding)
+        if at_once:
+            channel.write(head)
+            head = b""
         return ResponseStream(
-            channel, channel.transport, on_end=self._end, fd=channel.fd, chunked=self._chunked, silent=self._silent
+            channel, channel.transport, on_end=self._end, fd=channel.fd, chunked=self._chunked, silent=self._silent, head=head
         )
 
     def respond_error(self, error: SmgError, *, status: int) -> None:

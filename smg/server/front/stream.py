@@ -64,8 +64,10 @@ class PlainStream:
         fd: int = -1,
         chunked: bool = True,
         silent: bool = False,
+        head: bytes = b"",
     ) -> None:
         self.count = 0
+        self._head = head
         self._link = link
         self._transport = transport
         self._on_end = on_end
@@ -79,7 +81,7 @@ class PlainStream:
             return False
         if data and not self._silent:
             self.count += 1
-            self._transport.write(self._framed(data))
+            self._transport.write(self._taken_head() + self._framed(data))
         return True
 
     def close(self, last: bytes = b"") -> None:
@@ -87,10 +89,15 @@ class PlainStream:
         link, transport = self._link, self._transport
         if link is None or transport is None:
             return
-        if not self._silent and not link.closed:
-            transport.write((self._framed(last) if last else b"") + (b"0\r\n\r\n" if self._chunked else b""))
+        if not link.closed:
+            body = (self._framed(last) if last else b"") + (b"0\r\n\r\n" if self._chunked else b"")
+            transport.write(self._taken_head() + (b"" if self._silent else body))
         self._link = self._transport = None
         self._on_end()
+
+    def _taken_head(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
 
     def _framed(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data

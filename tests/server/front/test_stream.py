@@ -142,3 +142,24 @@ def test_the_end_comes_with_the_last_chunk(body, chunked, last):
         return await reading
 
     assert run(scenario) == wanted
+
+
+@BODIES
+@pytest.mark.parametrize("silent", [True, False])
+def test_the_head_leaves_with_the_first_chunk(body, silent):
+    async def scenario(transport, peer, protocol):
+        streams = [
+            body(Link(), transport, on_end=lambda: None, fd=protocol.socket.fileno(), head=b"head%d;" % i, silent=silent) for i in range(2)
+        ]
+        assert streams[0].write(b"a")
+        assert streams[0].write(b"b")
+        streams[0].close()
+        streams[1].close(b"c")
+        transport.write(b".")
+        data = b""
+        while not data.endswith(b"."):
+            data += await asyncio.to_thread(peer.recv, 100)
+        return data
+
+    wanted = b"head0;head1;." if silent else b"head0;1\r\na\r\n1\r\nb\r\n0\r\n\r\nhead1;1\r\nc\r\n0\r\n\r\n."
+    assert run(scenario) == wanted
