@@ -54,6 +54,12 @@ binary: ## dist/smg: the program in a folder that needs no Python; built in a ve
 	@packaging/make_binary.sh
 	@$(PYTHON) tests/packaging/check_binary.py dist/smg
 
+deb: binary ## dist/smg_VERSION_amd64.deb, looked at by lintian
+	@packaging/make_deb.sh
+
+test-vm: ## boots Debian in a container, installs the .deb of dist/, tries restarts, upgrades and faults under load (root; ARGS=--must-run)
+	@$(PYTHON) -B tests/packaging/vm $(ARGS)
+
 clean: ## everything that was made, .venv included
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis smg_ext/*.c smg_ext/*.so smg/pb/*_pb2*
 	@find smg smg_ext tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@ import sys
 # The OpenSSL in the bundle must read neither the machine's settings nor load its modules, which are made for another OpenSSL.
 os.environ.setdefault("OPENSSL_CONF", os.devnull)
 
-from smg.cli import main  # noqa: E402  after the variable that it depends on
+from smg.cli import main
 
 
 def words(arguments: list[str]) -> list[str]:

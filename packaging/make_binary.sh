@@ -17,6 +17,8 @@ libz=$(cc -print-file-name=libz.a)
 "$python" -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_ENABLE_SHARED"))' \
     || die "$("$python" -V) has no shared libpython, which PyInstaller needs: choose another with PYTHON"
 
+command -v chrpath > /dev/null || die "chrpath is missing: apt-get install -y chrpath"
+
 # The same sources and tools give the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y smg/__init__.py)}
 export SOURCE_DATE_EPOCH PYTHONHASHSEED=0 LC_ALL=C.UTF-8 TZ=UTC PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -61,15 +63,20 @@ install_smg() {
     (cd "$source" && pip_install --no-build-isolation --no-deps --no-compile --force-reinstall .)
 }
 
-freeze() {
+freeze() { # elsewhere than in the checkout, whose modules would be found before those that are installed
+    local log=$work/pyinstaller.log
     say "freezing"
     rm -rf "$work/out" "$work/frozen"
-    SMG_SOURCE=$source "$venv/bin/python" -m PyInstaller --noconfirm --clean \
-        --distpath "$work/out" --workpath "$work/frozen" packaging/smg.spec > "$work/pyinstaller.log" 2>&1 || { tail -n 40 "$work/pyinstaller.log" >&2; exit 1; }
+    mkdir "$work/frozen"
+    (cd "$work/frozen" && SMG_SOURCE=$source "$venv/bin/python" -m PyInstaller --noconfirm --clean --distpath "$work/out" --workpath "$work/frozen" \
+        "$source/packaging/smg.spec") > "$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    if [ ! -e "$work/out/smg/_internal/smg/sim/data/corpus.txt" ]; then die "the frozen program lacks its data: see $log"; fi
 }
 
 shrink() { # patchelf'ed libraries in *.libs are broken by strip, and pip's own records say where it installed from
     find "$work/out/smg" -type f -name '*.so*' -not -path '*.libs/*' -exec strip --strip-unneeded {} +
+    # Where the machine that built Python keeps its libraries is no place to look for any.
+    find "$work/out/smg" -type f -name '*.so*' -not -path '*.libs/*' -exec sh -c 'for file; do if chrpath -l "$file" 2>&1 | grep -q "PATH=/"; then chrpath -d "$file" > /dev/null; fi; done' _ {} +
     find "$work/out/smg" -name '*.dist-info' -type d -exec sh -c 'cd "$1" && rm -rf RECORD INSTALLER REQUESTED direct_url.json sboms licenses' _ {} \;
     find "$work/out/smg" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }

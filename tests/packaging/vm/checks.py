@@ -1,0 +1,45 @@
+"""The checks in their order, by boot. Each leaves the service running in front of two simulated engines, but for the last ones."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import faults
+import life
+import service
+from guest import Guest
+
+__all__ = ["CHECKS", "Check"]
+
+Check: TypeAlias = Callable[[Guest], str]
+
+CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
+    "first boot": (
+        ("install", life.first_install),
+        ("conffile", life.conffile),
+        ("engines not up yet", life.engines_come_late),
+        ("chat, streamed", service.streams),
+        ("smg doctor", service.doctor),
+        ("hardening", service.hardening),
+        ("journal", service.journal),
+        ("reload under load", service.reload),
+        ("wrong configuration", service.wrong_reload),
+        ("restart under load", service.restart),
+        ("upgrade under load", life.upgrade),
+        ("downgrade under load", life.downgrade),
+        ("socket activation", service.socket_unit),
+        ("stop drains", service.stop_drains),
+        ("kill -9 main", faults.killed_main),
+        ("kill -9 children", faults.killed_children),
+        ("watchdog", faults.watchdog),
+        ("disk full", faults.disk_full),
+        ("clock jumps", faults.clock_jumps),
+        ("keys and TLS", service.keys_and_tls),
+        ("instances", service.instances),
+    ),
+    "second boot": (
+        ("boot without network", life.boots_without_network),
+        ("edited conffile", life.edited_conffile),
+        ("stopped stays stopped", life.stopped_stays_stopped),
+        ("purge", life.purge),
+    ),
+}

@@ -1,0 +1,167 @@
+"""Checks of the running service: what it answers, how it is confined, reloads and restarts under load, keys, instances."""
+
+import time
+
+from asking import chat, lost_of, main_pid, nothing_lost, ready, status
+from guest import Guest
+
+__all__ = [
+    "doctor",
+    "hardening",
+    "instances",
+    "journal",
+    "keys_and_tls",
+    "reload",
+    "restart",
+    "socket_unit",
+    "stop_drains",
+    "streams",
+    "wrong_reload",
+]
+
+UNITS = ("smg.service", "smg.socket", "smg@.service", "smg-sim@.service")
+SECOND = """\
+[server]
+port = 30100
+workers = 1
+[metrics]
+prometheus_port = 29100
+[engines]
+worker_urls = ["grpc://127.0.0.1:50060"]
+"""
+
+
+def streams(guest: Guest) -> str:
+    """A chat, whole and streamed."""
+    assert '"finish_reason"' in chat(guest)
+    answer = chat(guest, stream=True)
+    assert answer.rstrip().endswith("data: [DONE]"), answer
+    return f"{answer.count('data: ')} events"
+
+
+def doctor(guest: Guest) -> str:
+    """It finds the running gateway and both engines well."""
+    told = guest.run("smg doctor")
+    for words in ("nothing is wrong", "a gateway answers on 0.0.0.0:30000", "its template renders"):
+        assert words in told, told
+    return told.strip().splitlines()[-1]
+
+
+def hardening(guest: Guest) -> str:
+    """The units as systemd sees them, and the process as the kernel does."""
+    guest.run(f"systemd-analyze verify --man=no {' '.join('/usr/lib/systemd/system/' + unit for unit in UNITS)}")
+    score = float(guest.run("systemd-analyze security --no-pager smg.service | grep Overall | grep -oE '[0-9]+[.][0-9]'"))
+    assert score <= 1.5, score
+    facts = guest.run(f"cat /proc/{main_pid(guest)}/status")
+    for line in ("CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
+        assert line in facts, facts
+    assert guest.run(f"stat -c %U /proc/{main_pid(guest)}").strip() == "smg"
+    return f"systemd-analyze security: {score:g}; user smg, no capability, seccomp"
+
+
+def journal(guest: Guest) -> str:
+    """Lines have priorities, and no time of their own."""
+    lines = guest.run("journalctl -u smg -o cat --no-pager")
+    assert "listening on" in lines, lines
+    assert not [line for line in lines.splitlines() if line.startswith(("<", "20"))], lines
+    warnings = guest.run("journalctl -u smg -o cat -p warning --no-pager")
+    assert "engine check failed" in warnings, warnings
+    assert "listening on" not in warnings, warnings
+    return "priorities, and one time a line"
+
+
+def reload(guest: Guest) -> str:
+    """Two reloads under load: every process is replaced but the main one."""
+    before, workers = main_pid(guest), guest.run("pgrep smg:worker").split()
+    with guest.load() as result:
+        for _ in range(2):
+            guest.run("systemctl reload smg")
+            guest.wait("test $(systemctl show -P SubState smg) = running", within_s=30, what="the reload is over")
+            time.sleep(0.5)
+    assert main_pid(guest) == before
+    assert not set(workers) & set(guest.run("pgrep smg:worker").split())
+    return nothing_lost(result)
+
+
+def wrong_reload(guest: Guest) -> str:
+    """A wrong file fails the reload and changes nothing."""
+    guest.write("/etc/smg/conf.d/wrong.toml", "[server]\nnonsense = 1\n")
+    try:
+        told = guest.run("systemctl reload smg 2>&1 && echo worked", check=False)
+    finally:
+        guest.run("rm /etc/smg/conf.d/wrong.toml")
+    assert "worked" not in told
+    assert "server.nonsense" in guest.run("journalctl -u smg -o cat -n 5 --no-pager")
+    assert "finish_reason" in chat(guest)
+    return "refused with its reason in the journal, and the service goes on"
+
+
+def restart(guest: Guest) -> str:
+    """Three restarts under load."""
+    with guest.load() as result:
+        for _ in range(3):
+            guest.run("systemctl restart smg")
+            time.sleep(1)
+    return f"3 restarts: {nothing_lost(result)}"
+
+
+def socket_unit(guest: Guest) -> str:
+    """With smg.socket also a stopped service refuses nobody: the next connection starts it."""
+    guest.run("systemctl stop smg && systemctl start smg.socket && systemctl start smg")
+    try:
+        with guest.load() as result:
+            guest.run("systemctl restart smg")
+            time.sleep(1)
+            guest.run("systemctl stop smg 2> /dev/null")
+        assert guest.run("systemctl is-active smg").strip() == "active"
+    finally:
+        guest.run("systemctl stop smg.socket smg; systemctl start smg")
+    return f"a restart and a stop: {nothing_lost(result)}"
+
+
+def stop_drains(guest: Guest) -> str:
+    """A stream that runs when the service is told to stop comes to its end."""
+    with guest.load("--fresh", "0", "--reused", "0", "--idle", "0", "--stream", "1", settle_s=0.3) as result:
+        guest.run("systemctl stop smg")
+        outcome = guest.run("systemctl show -P Result smg").strip()
+        guest.run("systemctl start smg")
+    assert outcome == "success", outcome
+    lost = [text for text in lost_of(result) if "Refused" not in text]  # after the stop nobody listens, which is what a stop is for
+    assert not lost, lost
+    return "its stream came to its end, result success"
+
+
+def keys_and_tls(guest: Guest) -> str:
+    """Keys and certificate from the folder that root alone reads."""
+    folder = "/etc/smg/credentials"
+    guest.write(f"{folder}/api-keys", "first-key\nsecond-key\n", mode=0o600)
+    guest.run(f"for kind in crt key; do install -m 0600 /opt/tls/server.$kind {folder}/tls.$kind; done; systemctl restart smg")
+    try:
+        keys = ("first-key", "second-key", "wrong")
+        seen = [status(guest, "/v1/models", scheme="https", flags=f"-H 'authorization: Bearer {key}'") for key in keys]
+        assert seen == ["200", "200", "401"], seen
+        assert (
+            guest.run("curl -sS -o /dev/null --cacert /opt/tls/server.crt https://127.0.0.1:30000/liveness && echo fine").strip() == "fine"
+        )
+        guest.run("systemctl reload smg")
+        with guest.load("--tls", "--key", "second-key", settle_s=1) as result:
+            guest.run("systemctl restart smg")
+    finally:
+        guest.run(f"rm {folder}/*; systemctl restart smg")
+    assert status(guest, "/v1/models") == "200"
+    return f"two keys open, a third does not; restart over TLS: {nothing_lost(result)}"
+
+
+def instances(guest: Guest) -> str:
+    """A second gateway beside the first, in front of a simulated engine of the package."""
+    guest.write("/etc/smg/instances/two/smg.toml", SECOND)
+    guest.run("systemctl start smg-sim@50060 smg@two")
+    try:
+        ready(guest, within_s=30, port=30100)
+        assert "finish_reason" in chat(guest, port=30100)
+        guest.run("systemctl reload smg@two")
+        with guest.load("--port", "30100", "--stream", "0", settle_s=1) as result:
+            guest.run("systemctl restart smg@two")
+    finally:
+        guest.run("systemctl stop smg@two smg-sim@50060; rm -r /etc/smg/instances/two")
+    return f"smg@two: restart: {nothing_lost(result)}"
