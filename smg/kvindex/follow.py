@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+# An engine that does nothing has no events: a subscription that stands for this long is taken for a good one.
+STANDS_S = 6.0
 
 
 class Follower:
@@ -32,13 +34,19 @@ class Follower:
 
     def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex) -> None:
         self.feed = Feed(index, slot=record.slot)
-        self.live = False
         self.supported = True
         self._record = record
         self._pool = pool
         self._index = index
         self._pause_s = FIRST_PAUSE_S
+        self._told = False
+        self._asked_at_s = 0.0
         self._live_at_s = time.monotonic()
+
+    @property
+    def live(self) -> bool:
+        """True while the events are followed."""
+        return self._told or 0 < self._asked_at_s < time.monotonic() - STANDS_S
 
     @property
     def stale_s(self) -> float:
@@ -73,9 +81,10 @@ class Follower:
         engine = await self._pool.get(self._record)
         if not isinstance(engine, GrpcEngine) or not engine.features.kv_events:
             raise Unimplemented(f"the {engine.runtime} protocol has no KV events")
+        self._asked_at_s = time.monotonic()
         async with aclosing(engine.kv_events(self.feed.last)) as batches:  # type: ignore[type-var]
             async for batch in batches:
-                self.live = True
+                self._told = True
                 self._pause_s = FIRST_PAUSE_S
                 heavy = self.feed.heavy(batch)
                 outcome = await asyncio.to_thread(self.feed.take, batch) if heavy else self.feed.take(batch)
@@ -86,7 +95,8 @@ class Follower:
 
     def _unlive(self) -> None:
         if self.live:
-            self.live, self._live_at_s = False, time.monotonic()
+            self._live_at_s = time.monotonic()
+        self._told, self._asked_at_s = False, 0.0
 
     def gauges(self) -> Iterator[Sample]:
         """Gives what the metrics say of this engine's events."""

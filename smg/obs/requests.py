@@ -1,6 +1,7 @@
 """The metrics of one routed request: the pipeline says when it was answered and how it ended, out come counters and durations."""
 
 import time
+from collections.abc import Callable
 
 from smg.obs.metrics import Meter
 
@@ -13,9 +14,10 @@ class RequestMeter:
     """Made when a request is routed; then `answered` once, and `finish` or `fail` once. Times are measured here.
 
     `model` is the model's own id, never what a client wrote, so that the number of series is bounded; `endpoint` the surface's name.
+    `on_answer` is called at the first token.
     """
 
-    __slots__ = ("_answered_s", "_labels", "_meter", "_short", "_started_s")
+    __slots__ = ("_answered_s", "_labels", "_meter", "_short", "_started_s", "on_answer")
 
     def __init__(self, meter: Meter, *, model: str, endpoint: str, streaming: bool) -> None:
         self._meter = meter
@@ -23,6 +25,7 @@ class RequestMeter:
         self._short = (ROUTER, BACKEND, model, endpoint)
         self._started_s = time.monotonic()
         self._answered_s = 0.0
+        self.on_answer: Callable[[], None] | None = None
         meter.add("smg_router_requests_total", self._labels)
 
     def answered(self) -> None:
@@ -30,6 +33,8 @@ class RequestMeter:
         if not self._answered_s:
             self._answered_s = time.monotonic()
             self._meter.observe("smg_router_ttft_seconds", self._short, self._answered_s - self._started_s)
+            if self.on_answer is not None:
+                self.on_answer()
 
     def finish(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """The answer is whole."""

@@ -133,7 +133,7 @@ def test_an_engine_that_was_started_anew_is_forgotten(tmp_path: Path) -> None:
             await until(lambda: made.held(record.slot) == 96)
             made.index.insert(made.index.prompt(IDS), record.slot)
             await sim.close()
-            await until(lambda: not made.follower().live)
+            await until(lambda: not made.follower()._told)
             assert made.follower().stale_s > 0
             sim = await start_sim(protocol="vllm", port=port)
             await until(lambda: made.held(record.slot) == 0)
