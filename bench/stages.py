@@ -1,6 +1,7 @@
 """Micro-benchmarks: what each stage of a request costs by itself, in one process. `python -m bench.stages --help`.
 
-Each figure is the least processor time of many repeats. The request is a chat of 50 tokens answered with 16, unless a stage says otherwise.
+The first figure is the least processor time of many repeats; the second that of a call which finds the caches cold. In a worker, with other
+work in between, a stage costs something between the two. The request is a chat of 50 tokens with 16 in answer, if not said otherwise.
 Stages overlap: those called `together` hold most of the others. A stage whose seam has changed is named, and the exit status is 1.
 """
 
@@ -18,7 +19,7 @@ from bench.rig.model import BenchModel
 from bench.rig.processes import BenchEngine
 from bench.rig.programs import BuildFailed
 from bench.rig.seams import Seams
-from bench.rig.timing import least_async_us, least_us
+from bench.rig.timing import cold_us, least_async_us, least_us
 from smg.sim.processes import ChildFailed
 
 LONG = 7000  # tokens; about 30 kB of text
@@ -63,20 +64,21 @@ STAGES: tuple[tuple[str, str, dict[str, object]], ...] = (
 )
 
 
-async def measure(seams: Seams, method: str, arguments: dict[str, object], *, seconds: float) -> float:
-    """Gives microseconds of one stage."""
+async def measure(seams: Seams, method: str, arguments: dict[str, object], *, seconds: float) -> tuple[float, float | None]:
+    """Gives microseconds of one stage, hot and cold; None for those that cannot be cold, because they do many things at once."""
     timed = getattr(seams, method)(**arguments)
     if inspect.isawaitable(timed):
         timed = await timed
     if timed.asynchronous:
-        return await least_async_us(timed.call, seconds=seconds, units=timed.units, prepare=timed.prepare)
-    return least_us(timed.call, seconds=seconds) / timed.units
+        return await least_async_us(timed.call, seconds=seconds, units=timed.units, prepare=timed.prepare), None
+    cold = cold_us(timed.call, seconds=seconds) if timed.units == 1 else None
+    return least_us(timed.call, seconds=seconds) / timed.units, cold
 
 
-async def run(options: argparse.Namespace) -> tuple[dict[str, float], list[str]]:
+async def run(options: argparse.Namespace) -> tuple[dict[str, tuple[float, float | None]], list[str]]:
     """Measures and prints all stages; gives the figures, and the names of those that could not be measured."""
     model = BenchModel(options.model_path)
-    figures: dict[str, float] = {}
+    figures: dict[str, tuple[float, float | None]] = {}
     faults = []
     with BenchEngine(model) as engine:
         async with Seams.opened(model, engine) as seams:
@@ -84,8 +86,8 @@ async def run(options: argparse.Namespace) -> tuple[dict[str, float], list[str]]
                 if options.stage not in name:
                     continue
                 try:
-                    figures[name] = await measure(seams, method, arguments, seconds=options.seconds)
-                    print(f"{name:50}{figures[name]:10.2f} us", flush=True)
+                    hot, cold = figures[name] = await measure(seams, method, arguments, seconds=options.seconds)
+                    print(f"{name:50}{hot:10.2f} us" + (f"{cold:10.1f} us cold" if cold else ""), flush=True)
                 except (ImportError, AttributeError, TypeError, AssertionError) as error:
                     faults.append(name)
                     print(f"{name:50}not measured: {type(error).__name__}: {error}", flush=True)
@@ -96,7 +98,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="bench.stages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", default="", help="only stages with this in their name")
-    parser.add_argument("--seconds", type=float, default=0.5, help="time for each stage (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time for each stage, hot and cold (default: %(default)s)")
     parser.add_argument("--model-path", help="folder with tokenizer and template (default: the embedded model)")
     parser.add_argument("--out", type=Path, help="file for the figures, as JSON")
     return parser.parse_args(arguments)

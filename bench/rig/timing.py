@@ -1,11 +1,15 @@
-"""Times a call in this process: the least of many repeats, since whatever else runs on a machine can only add. Used by `bench.stages`."""
+"""Times a call in this process: the least of many repeats, since whatever else runs on a machine can only add; or the call as it is in a
+process that does other things too, with nothing of it in the caches. Used by `bench.stages`.
+"""
 
 import gc
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-__all__ = ["least_async_us", "least_us"]
+__all__ = ["cold_us", "least_async_us", "least_us"]
 
+CACHES_BYTES = 8 << 20  # more than the second-level cache, which code and data of a call share, of any processor around
 REPEAT_S = 0.01  # long against the clock's steps, short against a time slice
 
 
@@ -21,6 +25,19 @@ def least_us(call: Callable[[], object], *, seconds: float) -> float:
             call()
         least = min(least, (time.process_time() - began) / number)
     return least * 1e6
+
+
+def cold_us(call: Callable[[], object], *, seconds: float) -> float:
+    """Gives microseconds of processor time a call whose code and data have left the first two levels of cache: the median of many."""
+    other, times = bytearray(CACHES_BYTES), []
+    call()
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        bytes(other)
+        began = time.process_time()
+        call()
+        times.append(time.process_time() - began)
+    return statistics.median(times) * 1e6
 
 
 async def least_async_us(
