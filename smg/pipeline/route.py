@@ -28,7 +28,8 @@ class Router:
         policy = self._policies.get(model) or self._policies.setdefault(model, build_policy(self._config, shm=self._view.shm))
         if routing.target_worker is not None and policy.takes_target:
             return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids))
-        candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
+        if avoid:
+            candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model)
         chosen = candidates[policy.select(candidates, request=request)]
         record = next(record for record in self._view.engines(model) if record.slot == chosen.slot)

@@ -16,6 +16,8 @@ from smg.worker.snapshot import read_snapshot
 
 __all__ = ["Lease", "WorkerView"]
 
+READY = EngineState.READY.value  # comparing with a member itself takes longer than the rest of the look
+
 
 class Lease:
     """One request counted at one engine, from `WorkerView.acquire` until `release`. Both calls may come again."""
@@ -93,12 +95,12 @@ class WorkerView:
         group = self._groups.get(model)
         if group is None:
             return []
-        shm, sums = self.shm, group.sums
+        shm, sums, ready = self.shm, group.sums, READY
         shm.sums(group.slots, sums)
         return [
             Candidate(record.slot, record.url, sums[2 * index], sums[2 * index + 1])
             for index, record in enumerate(group.records)
-            if shm.engine_state(record.slot) == EngineState.READY and shm.engine_epoch(record.slot) == record.epoch
+            if shm.engine_state(record.slot) == ready and shm.engine_epoch(record.slot) == record.epoch
         ]
 
     def acquire(self, slot: int, tokens: int) -> Lease:
