@@ -1,0 +1,53 @@
+"""Memory of the quick encoder on words that it never saw: grows with what a thread keeps, ends where that is bounded.
+
+    python bench/tokenizer_memory.py MODEL_FOLDER [--words 2000000] [--limit-mb 0]
+
+Prints resident memory after each tenth of the words: encoded by one thread for good, or, with --limit-mb, by one that is replaced once the
+process has grown by so much, as the gateway's side thread is.
+"""
+
+import argparse
+import asyncio
+import random
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+from smg.pipeline.side import SideThread, resident_bytes, trim_memory
+from smg.tokenizer import load_tokenizer
+
+TEXT_WORDS = 500
+
+
+def novel_texts(words: int, *, seed: int = 1) -> Iterator[str]:
+    """Gives texts of made-up words, none of which is likely to come twice."""
+    rng = random.Random(seed)
+    for _ in range(words // TEXT_WORDS):
+        yield " ".join("".join(rng.choices(string.ascii_lowercase, k=rng.randint(4, 14))) for _ in range(TEXT_WORDS))
+
+
+async def measure(folder: Path, *, words: int, limit_mb: int) -> None:
+    """Encodes and prints."""
+    tokenizer = load_tokenizer(folder)
+    side = SideThread(growth_bytes=limit_mb << 20 if limit_mb else 1 << 60)
+    trim_memory()
+    print(f"{0:>9} words {resident_bytes() >> 20} MB")
+    for done, text in enumerate(novel_texts(words), 1):
+        await side.run(tokenizer.encode, text)
+        if done * TEXT_WORDS % (words // 10) < TEXT_WORDS:
+            print(f"{done * TEXT_WORDS:>9} words {resident_bytes() >> 20} MB, {side.renewals} renewals", flush=True)
+    side.close()
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--words", type=int, default=2_000_000)
+    parser.add_argument("--limit-mb", type=int, default=0)
+    options = parser.parse_args()
+    asyncio.run(measure(options.folder, words=options.words, limit_mb=options.limit_mb))
+
+
+if __name__ == "__main__":
+    main()
