@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import msgspec
 from msgspec import structs
@@ -81,16 +81,16 @@ def _read(name: str) -> str:
 
 def _parse_lines(name: str) -> int:
     if name == "-":
-        return _parse_stream(sys.stdin)
+        return _parse_stream(sys.stdin.buffer)
     try:
-        stream = open(name, encoding="utf-8")  # noqa: SIM115  closed below
+        stream = open(name, "rb")  # noqa: SIM115  closed below
     except OSError as error:
         return _complain(str(error))
     with stream:
         return _parse_stream(stream)
 
 
-def _parse_stream(stream: TextIO) -> int:
+def _parse_stream(stream: BinaryIO) -> int:
     status = 0
     for number, line in enumerate(stream, 1):
         if line.strip():
@@ -98,7 +98,7 @@ def _parse_stream(stream: TextIO) -> int:
     return status
 
 
-def _parse_line(line: str, number: int) -> int:
+def _parse_line(line: bytes, number: int) -> int:
     try:
         case = msgspec.json.decode(line, type=ParseCase)
     except msgspec.DecodeError as error:
@@ -113,7 +113,7 @@ def _parse_line(line: str, number: int) -> int:
     return 0
 
 
-def _id_of(line: str) -> object:
+def _id_of(line: bytes) -> object:
     try:
         value = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -160,3 +160,39 @@ def steps(family: str, text: str) -> int:
     parser = build(reasoning=None, tool=family, tools=GIVEN)
     assert parser is not None
     return sum(steps_of(lambda at=at: parser.feed(text[at : at + 4])) for at in range(0, len(text), 4)) + steps_of(parser.finish)
+
+
+@pytest.mark.parametrize("family", TOOLS.names())
+def test_nesting_without_end(family: str) -> None:
+    """Deeper than Python may recurse, in values of every type, and in arguments that are a text."""
+    for values in ({"a": "[" * 20_000}, {"o": '{"a":' * 5_000}, {"s": "[" * 20_000}, {"a": "(" * 9_000}, {"o": "[" * 9_000}):
+        text = TOOL_WRITERS[family].write([("f", values)])
+        assert Setting(tool=family, tools=GIVEN).outcome([text]).calls[0].name == "f"
+
+
+@pytest.mark.parametrize("inner", ["[" * 20_000, '{"a":' * 5_000])
+def test_text_arguments_that_nest_without_end_stay_text(inner: str) -> None:
+    arguments = '"' + inner.replace('"', '\\"') + '"'
+    found = Setting(tool="hermes", tools=GIVEN).outcome([f'<tool_call>{{"name":"f","arguments":{arguments}}}</tool_call>'])
+    assert found.calls[0].arguments == arguments
+
+
+CIRCLES = {
+    "itself": {"$ref": "#/properties/itself"},
+    "many": {"anyOf": [{"$ref": "#/properties/many"}] * 40},
+    "other": {"oneOf": [{"$ref": "#/properties/many"}, {"$ref": "#/properties/other"}, {"type": "integer"}]},
+    "list": {"items": {"$ref": "#/properties/list"}},
+    "nowhere": {"$ref": "#/no/where"},
+    "broken": {"anyOf": [3, None, {"type": 7}], "type": {}, "properties": []},
+}
+
+
+@pytest.mark.parametrize("family", ["qwen_xml", "minimax_m3", "glm45_moe", "pythonic", "kimi_k3"])
+@pytest.mark.parametrize("key", CIRCLES)
+def test_schemas_that_lead_in_circles(family: str, key: str) -> None:
+    """Each place of a schema is looked at once: forty ways back to the same one were forty to the eighth steps."""
+    tools = tools_named("f", **CIRCLES)
+    text = TOOL_WRITERS[family].write([("f", {key: 7})])
+    count = steps_of(lambda: Setting(tool=family, tools=tools).outcome([text]))
+    assert count < 10_000
+    assert Setting(tool=family, tools=tools).outcome([text]).calls[0].value() in ({key: 7}, {key: "7"})

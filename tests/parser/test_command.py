@@ -104,3 +104,12 @@ def test_unknown_parser(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr("sys.stdin", io.StringIO("x"))
     assert run("--reasoning-parser", "qwen33", "-") == 2
     assert "did you mean qwen3?" in capsys.readouterr().err
+
+
+def test_lines_that_are_no_utf_8_are_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_bytes(b'\xff\n{"id": 2, "raw": "ok"}\n')
+    assert run("--jsonl", str(file)) == 1
+    first, second = printed(capsys)
+    assert str(first["error"]).startswith("line 1: ")
+    assert (second["id"], second["content"]) == (2, "ok")

@@ -1,4 +1,4 @@
-"""Public faults that show only in a whole answer (known-bugs B23, B53, B58, B64, B66, B69, B83 to B85, B87, B89), through a gateway that runs.
+"""Public faults that show only in a whole answer, through a gateway that runs: B23, B53, B58, B64, B66, B69, B83 to B85, B87 and B89.
 
 B47 and B88 are faults of surfaces that are not built; B68, B70 and B72 are in the tests of tokenizers and templates.
 """

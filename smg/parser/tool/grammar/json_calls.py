@@ -312,6 +312,6 @@ def _unwrapped(whole: str) -> str:
         return "{}"
     try:
         value = json.loads(inner)
-    except ValueError:
+    except (ValueError, RecursionError):
         return whole
     return inner if isinstance(value, dict) else whole

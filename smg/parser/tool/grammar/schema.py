@@ -10,7 +10,6 @@ __all__ = ["STRING", "as_json", "inner_of", "kinds_in", "kinds_of"]
 
 STRING = frozenset({"string"})
 DEPTH = 8
-OPTIONS_MAX = 64
 LITERAL_MAX = 32_768  # characters; a longer value that is no JSON stays text, so that one step stays short
 
 
@@ -18,12 +17,17 @@ def kinds_of(schema: JsonObject, name: str) -> frozenset[str]:
     """Gives the JSON types that `schema`, an object's, allows for a property; only text when it says nothing (known-bugs B12)."""
     properties = schema.get("properties")
     declared = properties.get(name) if isinstance(properties, dict) else None
-    return frozenset(_kinds(declared, schema, DEPTH)) or STRING
+    return (kinds_in(declared, schema) if isinstance(declared, dict) else frozenset()) or STRING
+
+
+def kinds_in(schema: JsonObject, root: JsonObject) -> frozenset[str]:
+    """Gives the JSON types that a value's own schema allows; empty when it says nothing."""
+    return frozenset(_kinds(schema, root, DEPTH, set()))
 
 
 def inner_of(schema: JsonObject, key: str, root: JsonObject) -> JsonObject:
     """Gives the schema of a value inside another: of an object's property, or with an empty key of a list's items; {} where none is."""
-    for option in _options(schema, root, DEPTH):
+    for option in _options(schema, root, DEPTH, set()):
         if not key:
             items = option.get("items")
             if isinstance(items, dict):
@@ -37,32 +41,32 @@ def inner_of(schema: JsonObject, key: str, root: JsonObject) -> JsonObject:
     return {}
 
 
-def kinds_in(schema: JsonObject, root: JsonObject) -> frozenset[str]:
-    """Gives the JSON types that a value's own schema allows; empty when it says nothing."""
-    return frozenset(_kinds(schema, root, DEPTH))
-
-
-def _options(schema: JsonObject, root: JsonObject, depth: int) -> list[JsonObject]:
-    """The schema, and what it refers to or chooses from."""
+def _options(schema: Json, root: JsonObject, depth: int, seen: set[int]) -> list[JsonObject]:
+    """The schema, and what it refers to or chooses from, each once: schemas are the client's, and may lead in circles."""
+    if not isinstance(schema, dict) or depth <= 0 or id(schema) in seen:
+        return []
+    seen.add(id(schema))
     found = [schema]
-    if depth <= 0:
-        return found
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target = _resolve(reference, root)
-        found += _options(target, root, depth - 1) if isinstance(target, dict) else []
-    for word in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(word)
-        for option in options if isinstance(options, list) else ():
-            found += _options(option, root, depth - 1) if isinstance(option, dict) else []
-            if len(found) > OPTIONS_MAX:
-                return found
+    for inner in _choices(schema, root):
+        found += _options(inner, root, depth - 1, seen)
     return found
 
 
-def _kinds(schema: Json, root: JsonObject, depth: int) -> set[str]:
-    if not isinstance(schema, dict) or depth <= 0:
+def _choices(schema: JsonObject, root: JsonObject) -> list[Json]:
+    found: list[Json] = []
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(word)
+        found += options if isinstance(options, list) else []
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        found.append(_resolve(reference, root))
+    return found
+
+
+def _kinds(schema: Json, root: JsonObject, depth: int, seen: set[int]) -> set[str]:
+    if not isinstance(schema, dict) or depth <= 0 or id(schema) in seen:
         return set()
+    seen.add(id(schema))
     kind = schema.get("type")
     if isinstance(kind, str):
         return {kind}
@@ -72,13 +76,8 @@ def _kinds(schema: Json, root: JsonObject, depth: int) -> set[str]:
     if isinstance(values, list):
         return {_kind_of(value) for value in values}
     found: set[str] = set()
-    for word in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(word)
-        for option in options if isinstance(options, list) else ():
-            found |= _kinds(option, root, depth - 1)
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found |= _kinds(_resolve(reference, root), root, depth - 1)
+    for inner in _choices(schema, root):
+        found |= _kinds(inner, root, depth - 1, seen)
     if not found and "properties" in schema:
         return {"object"}
     return {"array"} if not found and "items" in schema else found
