@@ -14,7 +14,7 @@ from smg.tokenizer import Tokenizer
 from smg.types.job import ChatInput, Constraint, Job
 from smg.types.json import JsonObject
 
-__all__ = ["Parsing", "first_of_marks", "parsing_of"]
+__all__ = ["MarkPatterns", "Parsing", "mark_patterns", "parsing_of"]
 
 # A mark made of several special tokens: when the output ends inside it, what came of it is not text.
 TOKEN = re.compile(r"<[^<>]+>")
@@ -70,11 +70,20 @@ def _kept(tokenizer: Tokenizer, reasoning: str | None, tool: str | None) -> froz
     return frozenset(token_id for token_id in ids if token_id is not None)
 
 
+class MarkPatterns(Struct, frozen=True):
+    """What finds a family's marks in text: whole ones, and each character with which one can begin."""
+
+    whole: re.Pattern[str]
+    first: re.Pattern[str]
+
+
 @lru_cache(maxsize=64)
-def first_of_marks(reasoning: str | None, tool: str | None) -> re.Pattern[str]:
-    """Gives a pattern that finds each character with which a mark can begin."""
-    firsts = "".join(sorted({mark[0] for mark in marks(reasoning, tool)}))
-    return re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)")
+def mark_patterns(reasoning: str | None, tool: str | None) -> MarkPatterns:
+    """Gives the patterns of the two families together."""
+    every = marks(reasoning, tool)
+    firsts = "".join(sorted({mark[0] for mark in every}))
+    whole = "|".join(map(re.escape, every))
+    return MarkPatterns(re.compile(whole or "(?!)"), re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)"))
 
 
 def parsing_of(job: Job, model: ServedModel) -> Parsing:

@@ -3,14 +3,13 @@
 The same events as `smg.pipeline.stream.StreamMachine` gives for the same messages. Made by `smg.pipeline.native`, one reader a call.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TypeAlias, cast
 
 from smg.parser import Call, Parser, Piece
-from smg.pipeline.parsing import Parsing, first_of_marks
+from smg.pipeline.parsing import MarkPatterns, Parsing, mark_patterns
 from smg.pipeline.pieces import EventMaker, join
 from smg.types.event import Content, Event, Finished, FinishReason, Reasoning
 
@@ -21,6 +20,10 @@ __all__ = ["ChoiceReader", "Record", "RecordReader"]
 End: TypeAlias = tuple[str, str | int | None]
 Shown: TypeAlias = str | list[str] | list[tuple[bool, str]]
 Record: TypeAlias = tuple[int, Shown, End | None]
+
+
+# Longer texts that a parser holds back are not followed.
+LONGEST_HELD = 256
 
 
 class RecordReader:
@@ -41,7 +44,7 @@ class RecordReader:
                 return
             self.split = parsing.reasoning is not None
             maker = EventMaker(choice, thinking=thinking, stream_reasoning=parsing.stream_reasoning)
-            self._choices.append(ChoiceReader(parser, maker, first=first_of_marks(parsing.reasoning, parsing.tool)))
+            self._choices.append(ChoiceReader(parser, maker, marks=mark_patterns(parsing.reasoning, parsing.tool)))
 
     @property
     def reasoning_tokens(self) -> int:
@@ -65,14 +68,14 @@ class RecordReader:
 
 
 class ChoiceReader:
-    """One choice with a parser. `first` finds the characters with which marks begin."""
+    """One choice with a parser."""
 
-    def __init__(self, parser: Parser, maker: EventMaker, *, first: re.Pattern[str]) -> None:
+    def __init__(self, parser: Parser, maker: EventMaker, *, marks: MarkPatterns) -> None:
         self.reasoning_tokens = 0
         self._parser = parser
         self._maker = maker
-        self._first = first
-        self._settled = False  # the parser holds nothing back that could become a mark
+        self._marks = marks
+        self._held: str | None = None  # what the parser took and did not show, None where that is not known
 
     def read(self, shown: str | list[str], end: End | None) -> list[Event]:
         """Gives the events of one record."""
@@ -95,13 +98,21 @@ class ChoiceReader:
         self._maker.emit(pieces, events)
         return pieces
 
-    def _token(self, text: str, events: list[Event]) -> None:
+    def _token(self, text: str, events: list[Event], *, count: int = 1) -> None:
+        """One token, or the text of many between which thinking neither begins nor ends."""
         pieces = self._feed(text, events)
-        self.reasoning_tokens += self._maker.thinking
-        if not text:
-            return
-        shown = len(pieces) == 1 and not isinstance(pieces[0], Call) and pieces[0].text == text
-        self._settled = shown and self._first.search(text) is None
+        self.reasoning_tokens += count * self._maker.thinking
+        self._follow(text, pieces)
+
+    def _follow(self, text: str, pieces: Sequence[Piece]) -> None:
+        shown = "" if not pieces else None if len(pieces) > 1 or isinstance(pieces[0], Call) else pieces[0].text
+        if self._held is not None and shown is not None and len(self._held) < LONGEST_HELD:
+            text = self._held + text
+            self._held = text[len(shown) :] if text.startswith(shown) else None
+        elif text and shown == text and self._marks.first.search(text) is None:
+            self._held = ""
+        else:
+            self._held = None
 
     def _tokens(self, texts: list[str], events: list[Event]) -> None:
         """Many tokens: one by one only where the thinking block may begin or end, which takes a mark."""
@@ -109,13 +120,10 @@ class ChoiceReader:
         ends = list(accumulate(map(len, texts)))
         at = 0
         while at < len(texts):
-            if self._settled:
-                found = self._first.search(whole, ends[at - 1] if at else 0)
+            stop = at
+            if self._held == "":
+                found = self._marks.whole.search(whole, ends[at - 1] if at else 0)
                 stop = bisect_right(ends, found.start()) if found else len(texts)
-                if stop > at:
-                    self._feed("".join(texts[at:stop]), events)
-                    self.reasoning_tokens += (stop - at) * self._maker.thinking
-                    at = stop
-                    continue
-            self._token(texts[at], events)
-            at += 1
+            count = max(1, stop - at)
+            self._token("".join(texts[at : at + count]), events, count=count)
+            at += count
