@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
 """The native stream machine with its event exit: engine messages in, once a wake-up a list of what is new in each choice out.
 
-For whole answers, and for what parsers written in Python read on. `smg.pipeline.stream.StreamMachine` without a parser is its specification.
-Made by `smg.pipeline.native`.
+For whole answers, and for what parsers written in Python read on. `smg.pipeline.stream.StreamMachine` is its specification. Made by
+`smg.pipeline.native`.
 """
 
 from cpython.unicode cimport PyUnicode_DecodeUTF8

@@ -29,8 +29,8 @@ cdef class Machine(Sink):
     `error` is empty when the answer is whole, else what the engine did wrong: with a `status` of 0 it broke its protocol, with another it
     failed. Without `error`, `status` and `text` are those of a call that failed. `ends`, `reported`, `kept`: token ids that end a choice,
     those of them that the client named, and special ones that are shown always. `prompt_tail`: the prompt's last ids, whose text may break
-    off in the middle of a character. `unary`: the engine was asked for one message a choice. `marks`: of a thinking block, which the machine
-    takes out of the text; `in_think`: the prompt opened it; not `stream_thoughts`: it is told in one piece.
+    off in the middle of a character. `unary`: the engine was asked for one message a choice. `marks`: of a thinking block, which is taken
+    out of the text; `in_think`: the prompt opened it; not `stream_thoughts`: it is told in one piece.
     """
 
     def __cinit__(self, FieldTable table not None, Vocabulary vocabulary not None, StopStrings stops, *, int choices, ends, reported,
