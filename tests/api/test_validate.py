@@ -7,11 +7,15 @@ import threading
 
 import pytest
 
+from smg.api.errors import error_reply
+from smg.api.openai.chat import chat_completions
+from smg.api.openai.completions import completions
 from smg.api.openai.schema_check import SchemaCheck
 from smg.api.openai.validate import OutputCheck, output_check
 from smg.errors import InvalidValue, OutputInvalid
 from smg.types.event import Content, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from smg.types.job import ChatInput, Constraint, Job, TextInput
+from tests.api.fake import STARTED, FakePipeline, call, request, services
 
 SCHEMA = {
     "type": "object",
@@ -284,3 +288,66 @@ def test_names_that_are_keywords_elsewhere():
 def test_what_is_told_is_short():
     told = SchemaCheck({"type": "integer"}, param="s").fault(json.dumps("x" * 10_000))
     assert len(told) < 300
+
+
+TRUE = {"x-smg-validate": "true"}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+
+
+def ask(script, *, body=None, headers=TRUE, handler=chat_completions):
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": FORMAT} | (body or {})
+    return call(handler, asked, services(FakePipeline([[STARTED], *script])), headers=headers)
+
+
+BAD = [[Content(0, '{"a": '), Content(0, '"1"}')], [Finished(0, "stop")], [USAGE]]
+GOOD = [[Content(0, '{"a": '), Content(0, "1}")], [Finished(0, "stop")], [USAGE]]
+
+
+def test_a_whole_chat_that_does_not_fit_is_an_error():
+    with pytest.raises(OutputInvalid) as caught:
+        ask(BAD)
+    reply = error_reply(caught.value, surface="openai")
+    assert (reply.status, json.loads(reply.body)["error"]["code"]) == (502, "output_invalid")
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"x-smg-validate": "false"}])
+def test_nobody_is_held_up_who_did_not_ask(headers):
+    assert json.loads(ask(BAD, headers=headers)[0])["choices"][0]["message"]["content"] == '{"a": "1"}'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_checked_answers_are_what_unchecked_ones_are(stream):
+    one, other = (ask(GOOD, body={"stream": stream}, headers=asked)[0] for asked in (TRUE, None))
+    assert one == other
+
+
+def test_a_streamed_chat_that_does_not_fit_ends_in_an_error_and_has_no_finish_reason():
+    async def run():
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": FORMAT, "stream": True}
+        reply = await chat_completions(request(body, headers=TRUE), services(FakePipeline([[STARTED], *BAD])))
+        writes = []
+        with pytest.raises(OutputInvalid):
+            await reply.pump(lambda chunk: writes.append(chunk) or True)
+        return b"".join(writes)
+
+    told = asyncio.run(run())
+    assert b'"1\\"}' in told
+    assert b'"finish_reason":"stop"' not in told
+
+
+def test_completions_are_checked_one_prompt_at_a_time():
+    body = {"prompt": ["x", "y"], "messages": None}
+    assert [one["text"] for one in json.loads(ask(GOOD, body=body, handler=completions)[0])["choices"]] == ['{"a": 1}'] * 2
+    with pytest.raises(OutputInvalid):
+        ask(BAD, body=body, handler=completions)
+
+
+def test_schemas_are_refused_before_an_engine_is_asked():
+    made = services(FakePipeline([[STARTED], *GOOD]))
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"pattern": "(?=x)"}}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": schema}
+    with pytest.raises(InvalidValue):
+        call(chat_completions, body, made, headers=TRUE)
+    assert made.pipeline.jobs == []
+    call(chat_completions, body, made)
+    assert len(made.pipeline.jobs) == 1

@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`: body → Job → pipeline → chunks or one answer."""
 
 import asyncio
+from contextlib import aclosing
 from functools import partial
 
 from smg.api.base import Reply, Request, Services, StreamReply, Write
@@ -9,6 +10,8 @@ from smg.api.openai.answer import answer_id, open_head
 from smg.api.openai.chat_request import Settings
 from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_whole import ChatWhole
+from smg.api.openai.validate import HEADER, OutputCheck, output_check
+from smg.errors import ClientGone
 from smg.types.job import Job
 
 __all__ = ["chat_completions"]
@@ -25,12 +28,30 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     settings, job = await parsed(await http.body(), read)
     kind = "chat.completion.chunk" if job.stream else "chat.completion"
     head = open_head(job.model, services, answer=answer, kind=kind)
+    asked = http.headers.get(HEADER)
+    check = await output_check(job, asked=asked) if asked else None
     if job.stream:
-        return StreamReply(pump=partial(_stream, job, services, ChatStream(head, settings.switches)), surface="openai")
+        stream = ChatStream(head, settings.switches)
+        pump = partial(_stream, job, services, stream) if check is None else partial(_stream_checked, job, services, stream, check)
+        return StreamReply(pump=pump, surface="openai")
     whole = ChatWhole(head, settings.switches)
-    await services.pipeline.whole(job, take=whole.feed)
+    if check is None:
+        await services.pipeline.whole(job, take=whole.feed)
+    else:
+        async with aclosing(check.watch(services.pipeline.run(job))) as batches:
+            async for events in batches:
+                whole.feed(events)
     return Reply(body=await asyncio.to_thread(whole.body) if whole.is_large else whole.body())
 
 
 async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> bytes:
     return await services.pipeline.stream(job, renderer=stream, write=write) + stream.end()
+
+
+async def _stream_checked(job: Job, services: Services, stream: ChatStream, check: OutputCheck, write: Write) -> bytes:
+    async with aclosing(check.watch(services.pipeline.run(job))) as batches:
+        async for events in batches:
+            chunk = stream.feed(events)
+            if chunk and not write(chunk):
+                raise ClientGone("the client left")
+    return stream.end()

@@ -16,6 +16,7 @@ from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, mod
 from smg.api.openai.merge import merged
 from smg.api.openai.prompts import prompts
 from smg.api.openai.refusals import refuse_unbuilt
+from smg.api.openai.validate import HEADER, OutputCheck, output_check
 from smg.api.sse import DONE
 from smg.errors import InvalidValue
 from smg.types.job import Job, Logprobs, TextInput, TokenInput
@@ -38,6 +39,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     echo: bool
     logprobs: bool
     silent: bool
+    check: OutputCheck | None = None
 
     @property
     def generated(self) -> int:
@@ -55,6 +57,9 @@ async def completions(http: Request, services: Services) -> Reply | StreamReply:
         return request, to_jobs(request, http, answer=answer, timeout_s=timeout_s)
 
     request, plan = await parsed(await http.body(), read)
+    asked = http.headers.get(HEADER)
+    if asked:
+        plan = structs.replace(plan, check=await output_check(plan.jobs[0], asked=asked))
     usage = wants_usage(request)
     head = open_head(request.model or "", services, answer=answer, kind="text_completion")
     parts = await _parts(plan, services)
@@ -80,6 +85,8 @@ async def _chunks(
 
 async def _pieces(plan: Plan, services: Services, parts: list[CompletionPieces]) -> AsyncGenerator[list[Piece], None]:
     streams: list[AsyncIterator[list[object]]] = [services.pipeline.run(job) for job in plan.jobs]  # type: ignore[misc]
+    if plan.check is not None:
+        streams = [plan.check.again().watch(stream) for stream in streams]  # type: ignore[arg-type, misc]
     async with aclosing(merged(streams)) as batches:  # type: ignore[arg-type]
         async for number, events in batches:
             yield parts[number].feed(events)

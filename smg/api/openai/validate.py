@@ -5,7 +5,9 @@ of calls of `strict` tools. Made and fed by the handlers of chat and completions
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from copy import copy
 
 import msgspec
 
@@ -62,6 +64,22 @@ class OutputCheck:
             if isinstance(name, str):
                 self._tools[name] = SchemaCheck(schema if isinstance(schema, dict) else {"type": "object"}, param=f"tools ({name})")
         self._choices: dict[int, _Said] = {}
+
+    def again(self) -> "OutputCheck":
+        """Gives a check of the same schemas that has heard nothing yet, for another job of the same request."""
+        made = copy(self)
+        made._choices = {}
+        return made
+
+    async def watch(self, batches: AsyncIterator[list[Event]]) -> AsyncGenerator[list[Event], None]:
+        """Yields a job's events as they come. Raises OutputInvalid in place of the end of a choice whose output does not fit."""
+        async with aclosing(batches):  # type: ignore[type-var]
+            async for events in batches:
+                shown, error = await self.take(events)
+                if shown:
+                    yield shown
+                if error is not None:
+                    raise error
 
     async def take(self, events: Sequence[Event]) -> tuple[list[Event], SmgError | None]:
         """Gives the events that may be shown, and the error that ends the answer.
