@@ -71,6 +71,27 @@ class BoundedCodeGenerator(CodeGenerator):
         self.visit(node.arg, frame)
         self.write("])" if cut else ")")
 
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self.write("weighed(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("weighed(")
+        super().visit_Dict(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        self.write("weighed(" if node.ctx == "load" else "")
+        super().visit_Tuple(node, frame)
+        self.write(")" if node.ctx == "load" else "")
+
+    def visit_Name(self, node: nodes.Name, frame: Frame) -> None:
+        given = node.ctx == "load" and node.name in ("varargs", "kwargs")  # what a macro's caller gave, as one list
+        self.write("weighed(" if given else "")
+        super().visit_Name(node, frame)
+        self.write(")" if given else "")
+
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         if node.recursive or node.find(nodes.Block) is not None:
             super().visit_For(node, frame)  # with our LoopContext, which counts

@@ -15,12 +15,12 @@ import jinja2
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
-from jinja2.filters import do_replace
+from jinja2.filters import do_groupby, do_join, do_replace
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace, pass_eval_context
+from jinja2.utils import Namespace, pass_environment, pass_eval_context
 
 from smg.errors import ConfigError, TemplateRefused
 from smg.template import guard
@@ -33,6 +33,8 @@ from smg.tokenizer.files import TEMPLATE_BYTES
 
 __all__ = ["CompiledTemplate", "compile_template"]
 
+# Filters whose cost does not grow with what they get.
+QUICK_FILTERS = frozenset({"length", "count", "default", "d", "first", "last", "abs", "float", "round", "safe", "attr", "map", "select"})
 # Values that need no look at how they may be used.
 VALUES = frozenset({str, bool, int, float, list, dict, tuple})
 LOOP_ATTRIBUTES = SIMPLE_USES | {"previtem", "nextitem", "revindex", "revindex0", "depth", "depth0"}
@@ -85,7 +87,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         guard.check_operator(operator, left, right)
-        return guard.looked_at(self.binop_table[operator](left, right))
+        result = self.binop_table[operator](left, right)
+        if operator == "+":
+            return guard.weighed_sum(left, right, result)
+        return guard.weighed(result) if isinstance(result, list | tuple) else guard.looked_at(result)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         guard.spend()
@@ -95,6 +100,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             kwargs.pop("_block_vars", None)
             return __obj(*args, **kwargs) if __obj is Namespace else __obj(__context.eval_ctx, *args, **kwargs)
         guard.check_call(__obj, args, kwargs)
+        if __obj is dict:
+            return guard.weighed(super().call(__context, __obj, *args, **kwargs))
         return guard.looked_at(super().call(__context, __obj, *args, **kwargs))
 
 
@@ -119,10 +126,21 @@ def _replace(context: nodes.EvalContext, value: str, old: str, new: str, count: 
     return do_replace(context, value, old, new, count)
 
 
+@pass_eval_context
+def _join(context: nodes.EvalContext, value: Any, d: str = "", attribute: str | int | None = None) -> Any:
+    parts = list(value)
+    guard.check_join(parts, str(d))
+    return do_join(context, parts, d, attribute)
+
+
 def _environment() -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols])
     environment.filters.update(guard.bounded_filters(environment.filters))
-    environment.filters.update({"tojson": _tojson, "replace": _replace})
+    environment.filters["join"] = _join
+    for name in environment.filters.keys() - QUICK_FILTERS:
+        environment.filters[name] = guard.charged(environment.filters[name])
+    environment.filters["groupby"] = pass_environment(lambda *args, **kwargs: guard.weighed(do_groupby(*args, **kwargs)))
+    environment.filters.update({"tojson": _tojson, "replace": guard.charged(_replace)})
     # Beyond transformers: templates of other runtimes parse the arguments of past tool calls with these (known-bugs B74).
     environment.filters.update({"fromjson": json.loads, "from_json": json.loads})
     environment.globals["raise_exception"] = _raise_exception

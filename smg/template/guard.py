@@ -24,12 +24,16 @@ __all__ = [
     "bounded_concat",
     "bounded_filters",
     "charge",
+    "charged",
     "check_call",
+    "check_join",
     "check_operator",
     "check_replace",
     "current",
     "looked_at",
     "spend",
+    "weighed",
+    "weighed_sum",
 ]
 
 RENDER_SECONDS = 5.0
@@ -45,6 +49,7 @@ WIDE = re.compile(r"\d{5}|\*")
 PADDING_METHODS = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})
 
 SIZED = frozenset({str, list, tuple})
+CONTAINERS = (list, tuple, dict)
 
 _current = local()
 
@@ -56,13 +61,14 @@ class TooMuch(TemplateRuntimeError):
 class Budget:
     """What the renders for one request may spend, for the thread that enters it. Within it, a render of the same thread has no other."""
 
-    __slots__ = ("_deadline", "_made", "_outer", "_seconds", "left")
+    __slots__ = ("_deadline", "_made", "_outer", "_seconds", "_weights", "left")
 
     def __init__(self, seconds: float = RENDER_SECONDS) -> None:
         self._seconds = seconds
         self._deadline = math.inf  # read from the clock at the first look: that is a system call, and most renders end before
         self._made = 0
         self._outer: Budget | None = None
+        self._weights: dict[int, tuple[object, int]] = {}  # with the container, so that its id stays its own
         self.left = STEPS_PER_LOOK
 
     def __enter__(self) -> "Budget":
@@ -81,6 +87,32 @@ class Budget:
         if now > self._deadline:
             raise TooMuch(f"the template ran for more than {self._seconds:g} s")
         self.left = STEPS_PER_LOOK
+
+    def weight(self, value: Any) -> int:
+        """Gives about the characters that a value would be written with; TooMuch above TEXT_CHARACTERS.
+
+        A list that holds another twice is small, and what holds that twice, and so on: written out it doubles at each step.
+        """
+        if not isinstance(value, CONTAINERS):
+            return len(value) if isinstance(value, str) else 1
+        known = self._weights.get(id(value))
+        if known is not None:
+            return known[1]
+        self.left -= len(value)
+        if self.left <= 0:
+            self.look()
+        total = 1
+        for item in value.values() if isinstance(value, dict) else value:
+            total += self.weight(item)
+            _check_size(total)
+        self._weights[id(value)] = (value, total)
+        return total
+
+    def weigh_sum(self, value: Any, parts: tuple[Any, Any]) -> None:
+        """Notes the weight of a list that was put together from two."""
+        total = sum(map(self.weight, parts))
+        _check_size(total)
+        self._weights[id(value)] = (value, total)
 
     def charge(self, size: int) -> None:
         """Counts a large value of so many characters or items."""
@@ -118,6 +150,23 @@ def looked_at(value: Any) -> Any:
     """Gives the value; a large text or list is counted."""
     if type(value) in SIZED and len(value) >= LARGE:
         charge(len(value))
+    return value
+
+
+def weighed(value: Any) -> Any:
+    """Gives a list, tuple or dict that the template made; TooMuch when it would be huge if it were written out."""
+    budget: Budget | None = getattr(_current, "budget", None)
+    if budget is not None:
+        budget.weight(value)
+    return value
+
+
+def weighed_sum(left: Any, right: Any, value: Any) -> Any:
+    """Gives the value, `left + right`, once a list is weighed and a large text is counted."""
+    budget: Budget | None = getattr(_current, "budget", None)
+    if budget is None or not isinstance(value, CONTAINERS):
+        return looked_at(value)
+    budget.weigh_sum(value, (left, right))
     return value
 
 
@@ -168,13 +217,14 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
         for items, times in ((left, right), (right, left)):
             if isinstance(times, int) and isinstance(items, str | list | tuple):
                 _check_size(len(items) * times * _weight(items))
+                _check_size(_written(items) * times)
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > NUMBER_BITS:
             raise TooMuch("the template makes too large a number")
     elif operator == "**":
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > NUMBER_BITS:
             raise TooMuch("the template makes too large a number")
     elif operator == "%" and isinstance(left, str):
-        _check_format(left)
+        _check_format(left, right)
 
 
 def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -183,7 +233,7 @@ def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     name = getattr(function, "__name__", "")
     if name in ("format", "format_map") and hasattr(function, "__wrapped__"):
         owner = getattr(function.__wrapped__, "__self__", "")
-        _check_format(str(owner))
+        _check_format(str(owner), [*args, *kwargs.values()])
         _check_numbers([*args, *kwargs.values()])
     elif not isinstance(owner, str):
         return
@@ -201,7 +251,10 @@ def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callabl
     def numbers(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)  # with Jinja's note of which filters want the environment first
         def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
-            _check_numbers([*args, *kwargs.values()])
+            given = [*args, *kwargs.values()]
+            _check_numbers(given)
+            if any(isinstance(fill, CONTAINERS) for fill in given):
+                raise TooMuch("the template fills with lists")
             return original(value, *args, **kwargs)
 
         return checked
@@ -209,7 +262,7 @@ def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callabl
     def formatted(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
-            _check_format(str(value))
+            _check_format(str(value), [*args, *kwargs.values()])
             return original(value, *args, **kwargs)
 
         return checked
@@ -218,10 +271,27 @@ def bounded_filters(filters: dict[str, Callable[..., Any]]) -> dict[str, Callabl
     return bounded | {"format": formatted(filters["format"])}
 
 
+def charged(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a filter that counts large values which it gets or makes."""
+
+    @functools.wraps(original)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        for given in args[:2]:  # what is filtered is the first, or the second where Jinja gives its own first
+            looked_at(given)
+        return looked_at(original(*args, **kwargs))
+
+    return counting
+
+
 def check_replace(text: Any, old: Any, new: Any) -> None:
     """Raises TooMuch when a replacement would make something huge."""
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str) and len(new) > len(old):
         _check_size(len(text) + text.count(old) * len(new))
+
+
+def check_join(parts: list[Any], between: str) -> None:
+    """Raises TooMuch when the texts between the parts alone would be huge."""
+    _check_size(len(parts) * len(between))
 
 
 def _weight(items: Any) -> int:
@@ -239,6 +309,12 @@ def _check_numbers(values: list[Any]) -> None:
         raise TooMuch(f"the template pads to more than {WIDTH} characters")
 
 
-def _check_format(text: str) -> None:
+def _check_format(text: str, values: Any) -> None:
     if WIDE.search(text):
         raise TooMuch(f"the template pads to more than {WIDTH} characters")
+    _check_size((text.count("%") + text.count("{")) * _written(values))
+
+
+def _written(value: Any) -> int:
+    budget = current()
+    return budget.weight(value) if budget is not None else 0

@@ -51,7 +51,7 @@ def steps(budget: Budget, items: Iterable[Any]) -> Iterable[Any]:
 def plus(left: Any, right: Any) -> Any:
     """Gives `left + right`, unless that is too much."""
     guard.check_operator("+", left, right)
-    return guard.looked_at(left + right)
+    return guard.weighed_sum(left, right, left + right)
 
 
 def joined(parts: Iterable[Any]) -> str:
@@ -70,5 +70,6 @@ RUNTIME: Mapping[str, Any] = {
     "plus": plus,
     "sliced": guard.looked_at,
     "steps": steps,
+    "weighed": guard.weighed,
     "Undefined": Undefined,
 }

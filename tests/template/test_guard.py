@@ -9,7 +9,7 @@ import pytest
 
 from smg.errors import ConfigError, TemplateRefused
 from smg.template.environment import CompiledTemplate, compile_template
-from smg.template.guard import STEPS_PER_LOOK
+from smg.template.guard import STEPS_PER_LOOK, Budget
 
 ENDLESS = [
     "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
@@ -43,6 +43,34 @@ HUGE = [
     "{% set x = 'a' * 600000 %}{{ x.join(range(9999) | map('string') | list) }}",
     "{% macro m(x) %}{{ x }}{{ x }}{{ x }}{{ x }}{% endmacro %}{{ m(m(m(m(m(m(m(m(m(m(m(m('a' * 60000)))))))))))) }}",
     "{{ range(10 ** 9) | list }}",
+    # what is small until it is written out
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x={}) %}{% for i in range(60) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}{{ 'a' ~ ns.x }}",
+    "{% set ns = namespace(x={}) %}{% for i in range(60) %}{% set ns.x = dict(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x | string }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x] + [ns.x] %}{% endfor %}{{ ns.x | tojson(indent=1) }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x[:]] * 2 %}{% endfor %}{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=[1]) %}{% macro m() %}{% set ns.x = varargs %}{% endmacro %}"
+    "{% for i in range(60) %}{{ m(ns.x, ns.x) }}{% endfor %}{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=[1]) %}{% macro m() %}{% set ns.x = kwargs %}{% endmacro %}"
+    "{% for i in range(60) %}{{ m(a=ns.x, b=ns.x) }}{% endfor %}{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x | batch(99, ns.x) | list %}{% endfor %}{{ ns.x | tojson }}",
+    # many times the same
+    "{% set x = 'a' * 60000 %}{{ ([x] * 60000) | join }}",
+    "{% set x = 'a' * 60000 %}{{ ([{'a': x}] * 60000) | join('', attribute='a') }}",
+    "{% set x = 'a' * 60000 %}{{ range(9999) | join(x) }}",
+    "{% set x = 'a' * 600000 %}{{ ('%(a)s' * 1000) | format(a=x) }}",
+    "{% set x = 'a' * 600000 %}{{ ('%(a)s' * 1000) % {'a': x} }}",
+    "{% set x = 'a' * 600000 %}{{ ('{0}' * 1000).format(x) }}",
+    # one by one, never written
+    "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = ns.l + ['a' * 6000000] %}{% endfor %}",
+]
+# Work in single steps that are no loops of the template's.
+COSTLY = [
+    "{% set x = range(99999) | list * 20 %}" + "{% set y = x | sum %}" * 300,
+    "{% set x = 'a ' * 3000000 %}" + "{% set y = x | title %}" * 50,
+    "{% set x = 'a ' * 3000000 %}" + "{% set y = x.split() %}" * 50,
+    "{% set x = 'a' * 6000000 %}" + "{% set y = x | replace('b', 'c') %}" * 500,
 ]
 HOST = [
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -72,6 +100,26 @@ def test_a_template_that_runs_for_ever_is_stopped(source: str) -> None:
     with pytest.raises(TemplateRefused, match=r"ran for more than|recursion"):
         run(template, seconds=0.3)
     assert time.thread_time() - start < 3
+
+
+@pytest.mark.parametrize("source", COSTLY, ids=range(len(COSTLY)))
+def test_large_values_count_as_steps(source: str) -> None:
+    template = compile_template(source)
+    start = time.thread_time()
+    with pytest.raises(TemplateRefused, match=r"ran for more than|in all"):
+        run(template, seconds=0.1)
+    assert time.thread_time() - start < 3
+
+
+def test_all_renders_of_a_request_have_one_budget() -> None:
+    template = compile_template("{% for a in range(2000) %}{% for b in range(200) %}{% endfor %}{% endfor %}x")
+
+    def often() -> None:
+        for _ in range(1000):
+            template.render({}, seconds=5)
+
+    with Budget(0.05), pytest.raises(TemplateRefused, match="ran for more than"):
+        often()
 
 
 @pytest.mark.parametrize("source", HUGE, ids=range(len(HUGE)))
