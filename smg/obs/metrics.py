@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from smg.obs.shm import Shm
 
-__all__ = ["METRICS", "HttpObserver", "Meter", "Metric", "Sample", "render"]
+__all__ = ["METRICS", "Counter", "Histogram", "HttpObserver", "Meter", "Metric", "Sample", "render"]
 
 DURATION_S = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0),
@@ -93,29 +93,67 @@ class Meter:
     def __init__(self, shm: Shm, *, row: int) -> None:
         self._shm = shm
         self._row = row
-        self._cells: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._series: dict[tuple[str, tuple[str, ...]], Counter] = {}
 
     def add(self, name: str, labels: tuple[str, ...], amount: int = 1) -> None:
         """Adds to a counter."""
-        cell = self._cell(name, labels, 1)
-        if cell >= 0:
-            self._shm.add(self._row, cell, amount)
+        series = self._series.get((name, labels))
+        if series is None:
+            series = self._series[name, labels] = self.counter(name, labels)
+        series.add(amount)
 
-    def observe(self, name: str, labels: tuple[str, ...], seconds: float) -> None:
-        """Adds one duration to a histogram."""
-        cell = self._cell(name, labels, len(DURATION_S) + 2)
-        if cell >= 0:
-            self._shm.add(self._row, cell + bisect_left(DURATION_S, seconds), 1)
-            self._shm.add(self._row, cell + len(DURATION_S) + 1, int(seconds * MICRO))
+    def counter(self, name: str, labels: tuple[str, ...]) -> "Counter":
+        """Gives one series of a counter, for who adds to it with each request."""
+        return Counter(self._shm, self._row, series_key(name, labels))
 
-    def _cell(self, name: str, labels: tuple[str, ...], cells: int) -> int:
-        cell = self._cells.get((name, labels))
-        if cell is None:
-            key = series_key(name, labels)
-            cell = self._shm.series(key, zlib.crc32(key), cells)
-            if cell >= 0:
-                self._cells[name, labels] = cell
-        return cell
+    def histogram(self, name: str, labels: tuple[str, ...]) -> "Histogram":
+        """Gives one series of a histogram."""
+        return Histogram(self._shm, self._row, series_key(name, labels))
+
+
+class Series:
+    """Where one series is counted. Looked for when it is first needed, and again as long as there is no room."""
+
+    __slots__ = ("_cell", "_key", "_row", "_shm")
+
+    cells: int
+
+    def __init__(self, shm: Shm, row: int, key: bytes) -> None:
+        self._shm, self._row, self._key = shm, row, key
+        self._cell = -1
+
+    def found(self) -> bool:
+        """False when there is no room for the series."""
+        if self._cell < 0:
+            self._cell = self._shm.series(self._key, zlib.crc32(self._key), self.cells)
+        return self._cell >= 0
+
+
+class Counter(Series):
+    """A number that only grows."""
+
+    __slots__ = ()
+
+    cells = 1
+
+    def add(self, amount: int = 1) -> None:
+        """Adds to it."""
+        if self._cell >= 0 or self.found():
+            self._shm.add(self._row, self._cell, amount)
+
+
+class Histogram(Series):
+    """Durations, counted by their bounds."""
+
+    __slots__ = ()
+
+    cells = len(DURATION_S) + 2
+
+    def observe(self, seconds: float) -> None:
+        """Adds one duration."""
+        if self._cell >= 0 or self.found():
+            self._shm.add(self._row, self._cell + bisect_left(DURATION_S, seconds), 1)
+            self._shm.add(self._row, self._cell + len(DURATION_S) + 1, int(seconds * MICRO))
 
 
 class HttpObserver:
@@ -123,19 +161,22 @@ class HttpObserver:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._labels: dict[tuple[str, str, int], tuple[tuple[str, str], tuple[str, str, str]]] = {}
+        self._series: dict[tuple[str, str, int], tuple[Counter, Counter, Histogram]] = {}
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Takes one finished request; `path` is a route's template."""
-        labels = self._labels.get((method, path, status))
-        if labels is None:
-            known = method if method in METHODS else "OTHER"
-            labels = (known, path), (path, str(status), "")
-            if known == method:
-                self._labels[method, path, status] = labels
-        self._meter.add("smg_http_requests_total", labels[0])
-        self._meter.add("smg_http_responses_total", labels[1])
-        self._meter.observe("smg_http_request_duration_seconds", labels[0], seconds)
+        method = method if method in METHODS else "OTHER"
+        series = self._series.get((method, path, status))
+        if series is None:
+            series = self._series[method, path, status] = (
+                self._meter.counter("smg_http_requests_total", (method, path)),
+                self._meter.counter("smg_http_responses_total", (path, str(status), "")),
+                self._meter.histogram("smg_http_request_duration_seconds", (method, path)),
+            )
+        requests, responses, durations = series
+        requests.add()
+        responses.add()
+        durations.observe(seconds)
 
 
 def series_key(name: str, values: tuple[str, ...]) -> bytes:

@@ -5,51 +5,81 @@ from collections.abc import Callable
 
 from smg.obs.metrics import Meter
 
-__all__ = ["RequestMeter"]
+__all__ = ["RequestMeter", "RequestMeters"]
 
 ROUTER, BACKEND, MODE = "grpc", "regular", "grpc"
 
 
-class RequestMeter:
-    """Made when a request is routed; then `answered` once, and `finish` or `fail` once. Times are measured here.
-
-    `model` is the model's own id, never what a client wrote, so that the number of series is bounded; `endpoint` the surface's name.
-    `on_answer` is called at the first token.
-    """
-
-    __slots__ = ("_answered_s", "_labels", "_meter", "_short", "_started_s", "on_answer")
+class RouterSeries:
+    """The series of one kind of request."""
 
     def __init__(self, meter: Meter, *, model: str, endpoint: str, streaming: bool) -> None:
+        labels = (ROUTER, BACKEND, MODE, model, endpoint, "true" if streaming else "false")
+        short = (ROUTER, BACKEND, model, endpoint)
+        self.labels = labels
+        self.requests = meter.counter("smg_router_requests_total", labels)
+        self.durations = meter.histogram("smg_router_request_duration_seconds", labels)
+        self.ttft = meter.histogram("smg_router_ttft_seconds", short)
+        self.generation = meter.histogram("smg_router_generation_duration_seconds", short)
+        self.tpot = meter.histogram("smg_router_tpot_seconds", short)
+        self.input_tokens = meter.counter("smg_router_tokens_total", (*short, "input"))
+        self.output_tokens = meter.counter("smg_router_tokens_total", (*short, "output"))
+
+
+class RequestMeters:
+    """Makes the meters of requests; keeps the series of each kind.
+
+    `model` is the model's own id, never what a client wrote, so that the number of series is bounded; `endpoint` the surface's name.
+    """
+
+    def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._labels = (ROUTER, BACKEND, MODE, model, endpoint, "true" if streaming else "false")
-        self._short = (ROUTER, BACKEND, model, endpoint)
+        self._series: dict[tuple[str, str, bool], RouterSeries] = {}
+
+    def start(self, *, model: str, endpoint: str, streaming: bool) -> "RequestMeter":
+        """Counts a request that is being routed."""
+        series = self._series.get((model, endpoint, streaming))
+        if series is None:
+            series = RouterSeries(self._meter, model=model, endpoint=endpoint, streaming=streaming)
+            self._series[model, endpoint, streaming] = series
+        return RequestMeter(self._meter, series)
+
+
+class RequestMeter:
+    """One request: `answered` once, then `finish` or `fail` once. Times are measured here; `on_answer` is called at the first token."""
+
+    __slots__ = ("_answered_s", "_meter", "_series", "_started_s", "on_answer")
+
+    def __init__(self, meter: Meter, series: RouterSeries) -> None:
+        self._meter = meter
+        self._series = series
         self._started_s = time.monotonic()
         self._answered_s = 0.0
         self.on_answer: Callable[[], None] | None = None
-        meter.add("smg_router_requests_total", self._labels)
+        series.requests.add()
 
     def answered(self) -> None:
         """The first token is there; later calls do nothing."""
         if not self._answered_s:
             self._answered_s = time.monotonic()
-            self._meter.observe("smg_router_ttft_seconds", self._short, self._answered_s - self._started_s)
+            self._series.ttft.observe(self._answered_s - self._started_s)
             if self.on_answer is not None:
                 self.on_answer()
 
     def finish(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """The answer is whole."""
         now_s = time.monotonic()
-        meter, short = self._meter, self._short
-        meter.add("smg_router_tokens_total", (*short, "input"), prompt_tokens)
-        meter.add("smg_router_tokens_total", (*short, "output"), completion_tokens)
-        meter.observe("smg_router_request_duration_seconds", self._labels, now_s - self._started_s)
+        series = self._series
+        series.input_tokens.add(prompt_tokens)
+        series.output_tokens.add(completion_tokens)
+        series.durations.observe(now_s - self._started_s)
         if self._answered_s:
             generation_s = now_s - self._answered_s
-            meter.observe("smg_router_generation_duration_seconds", short, generation_s)
+            series.generation.observe(generation_s)
             if completion_tokens > 1:
-                meter.observe("smg_router_tpot_seconds", short, generation_s / (completion_tokens - 1))
+                series.tpot.observe(generation_s / (completion_tokens - 1))
 
     def fail(self, code: str) -> None:
         """The request ended with an error; `code` is the error's."""
-        self._meter.add("smg_router_request_errors_total", (*self._labels, code))
-        self._meter.observe("smg_router_request_duration_seconds", self._labels, time.monotonic() - self._started_s)
+        self._meter.add("smg_router_request_errors_total", (*self._series.labels, code))
+        self._series.durations.observe(time.monotonic() - self._started_s)

@@ -23,7 +23,7 @@ from smg.config import Config
 from smg.engine import Engine
 from smg.errors import ClientGone, EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
-from smg.obs.requests import RequestMeter
+from smg.obs.requests import RequestMeter, RequestMeters
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
@@ -73,7 +73,7 @@ class Pipeline:
         self._view = view
         self._pool = pool
         self._router = Router(view, config=config.routing)
-        self._meter = meter
+        self._meters = RequestMeters(meter)
         self._aborts = Aborts()
         self._deadlines = Deadlines()
         self._allow_special = config.model.allow_special_tokens_in_text
@@ -135,7 +135,7 @@ class Pipeline:
     async def _prepared(self, job: Job) -> Submission:
         model = await self._models.get(job.model)
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
-        meter = RequestMeter(self._meter, model=model.id, endpoint=job.surface, streaming=job.stream)
+        meter = self._meters.start(model=model.id, endpoint=job.surface, streaming=job.stream)
         return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), meter=meter)
 
     async def _complete(self, job: Job, attempt: Attempt) -> bytes:

@@ -31,7 +31,7 @@ def test_counts_are_summed_over_processes_and_outlive_them(shm: Shm) -> None:
 def test_histograms_are_cumulative(shm: Shm) -> None:
     meter = Meter(shm, row=2)
     for seconds in (0.001, 0.0011, 0.3, 10_000.0):
-        meter.observe("smg_router_stage_duration_seconds", ("grpc", "tokenize"), seconds)
+        meter.histogram("smg_router_stage_duration_seconds", ("grpc", "tokenize")).observe(seconds)
     text = lines(shm)
     name, labels = "smg_router_stage_duration_seconds", 'router_type="grpc",stage="tokenize"'
     assert f'{name}_bucket{{{labels},le="0.001"}} 1' in text

@@ -1,7 +1,7 @@
 """Metrics of one routed request."""
 
 from smg.obs.metrics import Meter, render
-from smg.obs.requests import RequestMeter
+from smg.obs.requests import RequestMeter, RequestMeters
 from smg.obs.shm import Shm, make_block
 
 SHORT = 'router_type="grpc",backend_type="regular",model="m",endpoint="chat"'
@@ -9,7 +9,7 @@ LONG = 'router_type="grpc",backend_type="regular",connection_mode="grpc",model="
 
 
 def request(shm: Shm) -> RequestMeter:
-    return RequestMeter(Meter(shm, row=2), model="m", endpoint="chat", streaming=True)
+    return RequestMeters(Meter(shm, row=2)).start(model="m", endpoint="chat", streaming=True)
 
 
 def lines(shm: Shm) -> list[str]:
