@@ -35,7 +35,7 @@ from smg.parser.base import Call, CallArguments, Parser, Piece, Text, Thought
 from smg.parser.build import build, marks, schemas_of, wrote_thoughts
 from smg.parser.detect import detect_reasoning, detect_tool, opens_thinking
 from smg.parser.reasoning import REASONING
-from smg.parser.tool import TOOLS
+from smg.parser.tool import TOOLS, forced_tags
 from smg.parser.whole import ParseCase, Parsed, ParsedCall, parse
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "build",
     "detect_reasoning",
     "detect_tool",
+    "forced_tags",
     "marks",
     "opens_thinking",
     "parse",

@@ -2,5 +2,6 @@
 
 import smg.parser.tool.families  # noqa: F401  registers
 from smg.parser.tool.spec import TOOLS, ToolSpec
+from smg.parser.tool.tags import forced_tags
 
-__all__ = ["TOOLS", "ToolSpec"]
+__all__ = ["TOOLS", "ToolSpec", "forced_tags"]
