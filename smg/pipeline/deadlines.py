@@ -8,6 +8,7 @@ __all__ = ["Deadlines", "Mortal"]
 
 # Deadlines are kept in buckets of this length, at whose end their calls expire.
 TICK_S = 0.05
+LATEST_S = 1e10  # what an infinite deadline is taken for
 
 
 class Mortal(Protocol):
@@ -27,7 +28,7 @@ class Deadlines:
 
     def add(self, call: Mortal, deadline_s: float) -> int:
         """Watches a call; `deadline_s` is on the clock of `time.monotonic`. Gives what `discard` needs."""
-        tick = int(deadline_s / TICK_S) + 1
+        tick = int(min(deadline_s, LATEST_S) / TICK_S) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = set()
