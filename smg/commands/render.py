@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from smg.commands.arguments import Arguments
 from smg.errors import ConfigError, InvalidJson, InvalidValue, SmgError
-from smg.template import ChatTemplate, encode_rendered, load_template
+from smg.template import ChatTemplate, Rendered, encode_rendered, load_template
 from smg.tokenizer import ModelFolder, Tokenizer, load_tokenizer, read_folder
 from smg.types.job import ChatInput
 
@@ -48,13 +48,13 @@ def run(arguments: list[str]) -> int:
     options = _options(arguments)
     allow = bool(options.allow_special_tokens_in_text)
     if options.jsonl is not None:
-        return _render_lines(options.jsonl, allow)
+        return _render_lines(options.jsonl, allow=allow, exact=options.exact)
     given: dict[str, object] = {"tokenizer": options.tokenizer, "template": options.chat_template, "now": options.now}
     if options.tools is not None:
         given["tools"] = _json(Path(options.tools).read_text(encoding="utf-8"), options.tools)
     if options.kwargs is not None:
         given["kwargs"] = _json(options.kwargs, "--kwargs")
-    answer = _answer(_case(_read(options.file), options.file, given), allow)
+    answer = _answer(_case(_read(options.file), options.file, given), allow=allow, exact=options.exact)
     _print(answer)
     return 1 if "error" in answer else 0
 
@@ -67,6 +67,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--now", metavar="ISO", help="the time that the template sees")
     parser.add_argument("--kwargs", metavar="JSON", help="further variables for the template")
     parser.add_argument("--allow-special-tokens-in-text", action="store_true", help="let messages contain control tokens")
+    parser.add_argument("--exact", action="store_true", help="mend nothing: render or refuse the messages as transformers does")
     parser.add_argument("--jsonl", metavar="FILE", help="many cases, a JSON object a line; - reads standard input")
     parser.add_argument("file", metavar="FILE|-", nargs="?", help='{"messages": […], "tools": […]}; - reads standard input')
     options = parser.read(arguments)
@@ -79,7 +80,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _render_lines(name: str, allow: bool) -> int:
+def _render_lines(name: str, *, allow: bool, exact: bool) -> int:
     code = 0
     for number, line in enumerate(_lines(name), 1):
         if not line.strip():
@@ -90,7 +91,7 @@ def _render_lines(name: str, allow: bool) -> int:
             code = 1
             _print({"id": None, "error": error.message})
         else:
-            _print({"id": case.id, **_answer(case, allow)})
+            _print({"id": case.id, **_answer(case, allow=allow, exact=exact)})
     return code
 
 
@@ -126,18 +127,19 @@ def _case(text: str, where: str, given: dict[str, object]) -> RenderCase:
         raise InvalidValue(f"{where}: {error}") from error
 
 
-def _answer(case: RenderCase, allow: bool) -> dict[str, object]:
+def _answer(case: RenderCase, *, allow: bool, exact: bool) -> dict[str, object]:
     try:
-        return _render(case, allow)
+        return _render(case, allow=allow, exact=exact)
     except SmgError as error:
         return {"error": error.message}
 
 
-def _render(case: RenderCase, allow: bool) -> dict[str, object]:
+def _render(case: RenderCase, *, allow: bool, exact: bool) -> dict[str, object]:
     template = _template(case.template, case.tokenizer, case.bos_token, case.eos_token)
     fields = {name: getattr(case, name) for name in ("messages", "add_generation_prompt", "continue_final_message")}
     chat = ChatInput(tools=case.tools or (), documents=case.documents or (), template_kwargs=case.kwargs or {}, **fields)  # type: ignore[arg-type]
-    rendered = template.render(chat, now=_time(case.now))
+    now = _time(case.now)
+    rendered = Rendered(text=template.render_exactly(chat, now=now)) if exact else template.render(chat, now=now)
     tokens = encode_rendered(_tokenizer(case.tokenizer), rendered, allow_special=allow) if case.tokenizer else None
     return {"prompt": rendered.text, "tokens": tokens}
 

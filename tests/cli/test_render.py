@@ -71,6 +71,15 @@ def test_a_refusal_is_an_error_with_the_templates_own_text(files: Path, capsys: 
     assert (code, answer, err) == (1, {"error": "no user here"}, "")
 
 
+def test_exactly_nothing_is_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template, cases = tmp_path / "own.jinja", tmp_path / "cases.jsonl"
+    template.write_text("{% for m in messages %}{% if m.role in ['system', 'user'] %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}")
+    messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": [{"type": "text", "text": "u"}]}]
+    cases.write_text(json.dumps({"id": 1, "template": str(template), "messages": messages}))
+    assert run(capsys, "--jsonl", cases)[1][0]["prompt"] == "system:d;user:u;"
+    assert run(capsys, "--exact", "--jsonl", cases)[1][0]["prompt"] == "user:[{'type': 'text', 'text': 'u'}];"
+
+
 def test_many_in_one_process(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template, refusing = str(files / "template.jinja"), str(files / "refusing.jinja")
     plain = {"template": template, "bos_token": "<s>", "eos_token": "</s>", "messages": HELLO, "now": "2026-01-15T12:00:00"}
