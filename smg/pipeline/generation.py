@@ -65,7 +65,7 @@ class Generation:
         self._prompt_scored = request.prompt_logprobs is None
         self._machines = [StreamMachine(spec, choice=i, decoder=make_decoder(), parser=make_parser()) for i in range(request.sampling.n)]
 
-    async def run(self, *, deadline_s: float) -> AsyncIterator[list[Event]]:
+    async def batches(self, deadline_s: float) -> AsyncIterator[list[Event]]:
         """Yields the events of each engine message, at last `Usage`. Leaving early aborts the request at the engine."""
         timeout_s = deadline_s - time.monotonic()
         if timeout_s <= 0:

@@ -224,18 +224,20 @@ class Pipeline:
         return usage
 
     async def _batches(self, submission: Submission, engine: Engine, asked: Asked) -> AsyncIterator[list[Event]]:
-        deadline_s = submission.job.deadline_s
+        call: NativeEvents | Generation
         if natively(engine, asked.job, asked.model):
-            given = NativeEvents(engine, asked, deadlines=self._deadlines, aborts=self._aborts).batches(deadline_s)
+            call = NativeEvents(engine, asked, deadlines=self._deadlines, aborts=self._aborts)
         else:
-            given = self._generation(engine, asked).run(deadline_s=deadline_s)
-        async with aclosing(given) as batches:  # type: ignore[type-var]
-            async for events in batches:
-                submission.answered = True
-                submission.meter.answered()
-                if isinstance(events[-1], Usage):
-                    submission.count(events[-1])
-                yield events
+            call = self._generation(engine, asked)
+        try:
+            async with aclosing(call.batches(submission.job.deadline_s)) as batches:  # type: ignore[type-var]
+                async for events in batches:
+                    submission.meter.answered()
+                    if isinstance(events[-1], Usage):
+                        submission.count(events[-1])
+                    yield events
+        finally:
+            submission.answered = call.answered
 
     def _generation(self, engine: Engine, asked: Asked) -> Generation:
         job, model, prompt, parsing = asked.job, asked.model, asked.prompt, asked.parsing

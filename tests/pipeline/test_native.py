@@ -10,7 +10,7 @@ from smg.api.openai.answer import Head
 from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_switches import Switches
 from smg.config import Config
-from smg.errors import ClientGone, EngineTimeout, SmgError
+from smg.errors import ClientGone, EngineTimeout, EngineUnavailable, SmgError
 from smg.tokenizer import load_tokenizer
 from smg.types.event import Event
 from smg.types.job import Job, Logprobs, Sampling, Stops
@@ -175,6 +175,19 @@ def test_a_dead_engine_is_passed_over() -> None:
             engines.sims[0].kill()
             for _ in range(4):
                 assert said(await told(engines, chat("hello"))) == "hello"
+            assert engines.load == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["whole", "run"])
+def test_an_engine_that_dies_after_its_first_message_is_not_replaced(way: str) -> None:
+    async def run() -> None:
+        async with fleet("vllm", "vllm", config=config("native"), fault="die@3", itl_ms=5) as engines:
+            job = chat("one two three four five six", stream=False, stops=Stops(strings=("no such",)))
+            with pytest.raises(EngineUnavailable):
+                await (whole if way == "whole" else collect)(engines, job)
+            assert sum(sim.counters.started for sim in engines.sims) == 1
             assert engines.load == 0
 
     asyncio.run(run())

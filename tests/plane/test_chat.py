@@ -195,7 +195,7 @@ def specified(case: Case) -> Outcome:
     async def run() -> Usage | None:
         usage = None
         try:
-            async for events in generation.run(deadline_s=time.monotonic() + 60):
+            async for events in generation.batches(time.monotonic() + 60):
                 usage = events[0] if isinstance(events[0], Usage) else None
                 if usage is None:
                     chunks[replay.given - 1] = stream.feed(events)
