@@ -29,7 +29,11 @@ class LiteralCalls(Reader):
     def step(self, text: str, at: int) -> int:
         """See Reader."""
         made = self._inner.count
-        piece, read = self._value.read(text[at], 0)  # one character, to know where a call ends
+        stop = at + 1  # one character where a call may begin, fail or end
+        if self.named and text[at] != "}":
+            end = text.find("}", at)
+            stop = len(text) if end < 0 else end
+        piece, read = self._value.read(text[at:stop], 0)
         self._inner.read(piece, 0)
         self.named = self._inner.named
         if self._inner.count > made:
