@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,11 +109,9 @@ class Guest:
         return done.stdout
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """Writes a file of the guest."""
-        target = self.root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        target.chmod(mode)
+        """Writes a file of the guest, also where it has mounted something of its own."""
+        quoted = shlex.quote(path)
+        self.run(f"mkdir -p $(dirname {quoted}) && printf %s {shlex.quote(text)} > {quoted} && chmod {mode:o} {quoted}")
 
     def wait(self, script: str, *, within_s: float, what: str) -> float:
         """Polls until the script succeeds; gives the seconds that took."""
