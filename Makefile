@@ -58,6 +58,7 @@ deb: binary ## dist/smg_VERSION_amd64.deb, looked at by lintian
 	@packaging/make_deb.sh
 
 test-vm: ## boots Debian in a container, installs the .deb of dist/, tries restarts, upgrades and faults under load (root; ARGS=--must-run)
+	@packaging/tools.sh systemd-nspawn=systemd-container debootstrap=debootstrap openssl=openssl || true
 	@$(PYTHON) -B tests/packaging/vm $(ARGS)
 
 clean: ## everything that was made, .venv included

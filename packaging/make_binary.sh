@@ -12,12 +12,11 @@ say() { echo "smg: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 [ "$(uname -s)" = Linux ] || die "the binary is made on Linux"
+packaging/tools.sh cc=gcc /usr/include/stdio.h=libc6-dev strip=binutils chrpath=chrpath strace=strace "/usr/lib/*/libz.a=zlib1g-dev" \
+    /usr/include/nghttp2/nghttp2.h=libnghttp2-dev
 libz=$(cc -print-file-name=libz.a)
-[ -e "$libz" ] || die "a static zlib is missing: apt-get install -y gcc binutils libc6-dev zlib1g-dev libnghttp2-dev"
 "$python" -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_ENABLE_SHARED"))' \
     || die "$("$python" -V) has no shared libpython, which PyInstaller needs: choose another with PYTHON"
-
-command -v chrpath > /dev/null || die "chrpath is missing: apt-get install -y chrpath"
 
 # The same sources and tools give the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y smg/__init__.py)}

@@ -9,7 +9,7 @@ say() { echo "smg: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 [ -x dist/smg/smg ] || die "dist/smg is missing: make binary"
-command -v dpkg-deb > /dev/null || die "dpkg-deb is missing: the package is made on Debian"
+packaging/tools.sh dpkg-deb=dpkg lintian=lintian
 [ "$(dpkg --print-architecture)" = amd64 ] || die "only amd64 is packaged"
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y smg/__init__.py)}
@@ -61,7 +61,7 @@ Version: $version
 Architecture: amd64
 Maintainer: The SMG developers <smg@localhost>
 Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$root" | cut -f1)
-Depends: libc6 (>= ${glibc#GLIBC_}), libstdc++6 (>= 12), libgcc-s1 (>= 4.2), init-system-helpers (>= 1.54), passwd
+Depends: libc6 (>= ${glibc#GLIBC_}), libstdc++6 (>= 5), libgcc-s1 (>= 4.2), init-system-helpers (>= 1.54), passwd
 Recommends: systemd
 Section: net
 Priority: optional
@@ -79,12 +79,8 @@ END
 find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 mkdir -p dist
 # Two threads whatever the machine has: the number decides how the data is cut, and so its bytes.
-dpkg-deb --root-owner-group -Zxz -z"${LEVEL:-9}" --threads-max=2 --build "$root" "dist/$name" > /dev/null
+dpkg-deb --root-owner-group -Zxz -z"${LEVEL:-6}" --threads-max=2 --build "$root" "dist/$name" > /dev/null
 say "dist/$name: $(du -m "dist/$name" | cut -f1) MB, $(sha256sum "dist/$name" | cut -d ' ' -f 1)"
 if [ -z "${LEVEL:-}" ]; then
-    if command -v lintian > /dev/null; then
-        lintian --allow-root --fail-on error,warning "dist/$name" || die "lintian found something"
-    else
-        say "NOT CHECKED by lintian, which is missing: apt-get install -y lintian"
-    fi
+    lintian --allow-root --fail-on error,warning "dist/$name" || die "lintian found something"
 fi
