@@ -82,11 +82,13 @@ class ChoiceReader:
         events: list[Event] = []
         if isinstance(shown, str):
             self._feed(shown, events)
-        elif len(shown) == 2:
-            self._token(shown[0], events)
-            self._feed(shown[1], events)
         else:
-            self._tokens(shown[:-1], events)
+            if len(shown) == 2:  # one token
+                self._feed(shown[0], events)
+                self.reasoning_tokens += self._maker.thinking
+                self._held = None
+            else:
+                self._tokens(shown[:-1], events)
             self._feed(shown[-1], events)
         if end is not None:
             self._maker.emit(self._parser.finish(), events)
@@ -94,15 +96,11 @@ class ChoiceReader:
         return join(events)
 
     def _feed(self, text: str, events: list[Event]) -> Sequence[Piece]:
-        pieces = self._parser.feed(text) if text else ()
+        if not text:
+            return ()
+        pieces = self._parser.feed(text)
         self._maker.emit(pieces, events)
         return pieces
-
-    def _token(self, text: str, events: list[Event], *, count: int = 1) -> None:
-        """One token, or the text of many between which thinking neither begins nor ends."""
-        pieces = self._feed(text, events)
-        self.reasoning_tokens += count * self._maker.thinking
-        self._follow(text, pieces)
 
     def _follow(self, text: str, pieces: Sequence[Piece]) -> None:
         shown = "" if not pieces else None if len(pieces) > 1 or isinstance(pieces[0], Call) else pieces[0].text
@@ -125,5 +123,7 @@ class ChoiceReader:
                 found = self._marks.whole.search(whole, ends[at - 1] if at else 0)
                 stop = bisect_right(ends, found.start()) if found else len(texts)
             count = max(1, stop - at)
-            self._token("".join(texts[at : at + count]), events, count=count)
+            text = "".join(texts[at : at + count])
+            self._follow(text, self._feed(text, events))
+            self.reasoning_tokens += count * self._maker.thinking
             at += count
