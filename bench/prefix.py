@@ -148,9 +148,7 @@ def stress(seconds: float) -> None:
                 index.match(index.prompt(ids), array("q", [slot]), out)
                 wrong += out[0] != 16 * depth
                 checked += 1
-    print(
-        f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} actions: {wrong} of {checked} answers differ from the plain model's"
-    )
+    print(f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} actions: {wrong} of {checked} answers are not the model's")
     raise SystemExit(wrong > 0)
 
 

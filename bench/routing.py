@@ -136,8 +136,7 @@ TRACES = {"shared": shared, "chats": chats, "mixed": mixed}
 class Fleet:
     """Engines, and a gateway's route stage before them."""
 
-    def __init__(self, count: int, *, config: RoutingConfig, model: SimModel, events: bool, folder: Path) -> None:
-        options = SimOptions()
+    def __init__(self, count: int, *, config: RoutingConfig, model: SimModel, options: SimOptions, events: bool, folder: Path) -> None:
         self.block = make_block(rows=FIRST_WORKER_ROW + 1, prefix_blocks=config.max_tree_size // 16, secret=bytes(range(16)))
         shm = Shm(self.block.memory)
         registry = Registry(shm, folder=folder)
@@ -201,14 +200,14 @@ async def ask(fleet: Fleet, request: Request, *, name: str, result: Result) -> N
         result.cached += call.cached_tokens
 
 
-async def run(policy: str, trace: list[Request], *, engines: int, settings: dict[str, Any], model: SimModel) -> Result:
+async def run(policy: str, trace: list[Request], *, engines: int, settings: dict[str, Any], model: SimModel, options: SimOptions) -> Result:
     """Runs a trace; the first quarter of it warms the caches and is not counted."""
     random.seed(1)
     name, events = policy.removesuffix(EVENTS), policy.endswith(EVENTS)
     config = msgspec.structs.replace(RoutingConfig(), policy=name, **settings)
     loop, warm, result, tasks = asyncio.get_running_loop(), Result(), Result(), []
     with tempfile.TemporaryDirectory() as folder:
-        fleet = Fleet(engines, config=config, model=model, events=events, folder=Path(folder))
+        fleet = Fleet(engines, config=config, model=model, options=options, events=events, folder=Path(folder))
         warm_until = trace[len(trace) // 4].at_s
         for number, request in enumerate(trace):
             await asyncio.sleep(max(0.0, request.at_s - loop.time()))
@@ -232,17 +231,18 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.8, help="of what the engines could do if nothing were cached")
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--engines", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=8192, help="of 16 tokens, in each engine's cache")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="a routing setting")
     options = parser.parse_args()
     settings = {key: int(value) for key, _, value in (pair.partition("=") for pair in options.set)}
-    model = load_model("", served_name="", context_length=0)
+    model, engine = load_model("", served_name="", context_length=0), SimOptions(kv_blocks=options.blocks)
     print(f"{'trace':8} {'policy':20} {'requests':>8} {'TTFT mean':>10} {'p50':>8} {'p99':>9} {'ITL':>7} {'cached':>7} {'imbalance':>9}")
     for trace_name in options.traces.split(","):
         trace = TRACES[trace_name](random.Random(options.seed), engines=options.engines, load=options.load, seconds=options.seconds)
         for policy in options.policies.split(","):
             with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-                result = runner.run(run(policy, trace, engines=options.engines, settings=settings, model=model))
+                result = runner.run(run(policy, trace, engines=options.engines, settings=settings, model=model, options=engine))
             mean = sum(result.ttft) / len(result.ttft)
             times = [mean, percentile(result.ttft, 0.5), percentile(result.ttft, 0.99), sum(result.itl) / len(result.itl)]
             shown = "{:7.1f} ms {:6.1f} {:7.1f} {:8.2f}".format(*(1000 * value for value in times))

@@ -44,7 +44,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     SMALLEST_STEP = 16
-    MAX_UNITS = 1 << 20
+    MAX_UNITS = 1 << 17
 
 
 cdef void hash_prompt(const uint64_t *powers, PromptC *prompt, int64_t step) noexcept nogil:
@@ -117,7 +117,7 @@ cdef Prompt prompt_of_text(str text):
 
 
 cdef class Prompt:
-    """One prompt's units (tokens, or 4 bytes of text each), 2^20 at most, and the names of its beginnings. Made by `PrefixIndex`."""
+    """One prompt's units (tokens, or 4 bytes of text each), 2^17 at most, and the names of its beginnings. Made by `PrefixIndex`."""
 
     def __dealloc__(self):
         free(self.c.hashes)

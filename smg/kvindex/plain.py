@@ -17,7 +17,8 @@ LINES, BASE, STORED, EVICTED = 0, 1, 3, 4
 OWN_EPOCH, BLOCK_SIZE = 0, 1
 COLUMNS, GROUPS, WAYS, STEP, OLDEST = 16, 64, 16, 16, 3
 CONFIRMED, AGE, MARK = 16, 32, 34
-MOST_UNITS = 1 << 20
+MOST_UNITS = 1 << 17  # so that a prompt takes about a millisecond at most
+LARGEST_BLOCK = 1 << 20
 WORD = (1 << 64) - 1
 
 
@@ -125,7 +126,7 @@ class PlainPrefixIndex:
 
     def set_block_size(self, slot: int, tokens: int) -> None:
         """Takes an engine's block size, in tokens; 0 = not known."""
-        if not 0 <= tokens <= MOST_UNITS:
+        if not 0 <= tokens <= LARGEST_BLOCK:
             raise ValueError("a block size must be in 0..1048576")
         self._words[self._slot(slot) + BLOCK_SIZE] = tokens
 

@@ -6,6 +6,7 @@ Engines that come later get only new keys. A key whose engine is away goes to an
 import random
 import time
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from smg.config.tree import Routing
 from smg.kvindex import PrefixIndex, Sticky
@@ -16,6 +17,7 @@ from smg.policy.least_load import least_loaded
 __all__ = ["Manual"]
 
 EXPIRE_S = 60
+LONGEST_KEY_BYTES = 256
 SPREAD = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
@@ -50,7 +52,10 @@ class Manual(Policy):
 
     def _key(self, text: str) -> int:
         """Gives the key's number, by the block's secret: clients cannot choose keys that share a place."""
-        return self._index.advance(0, list(text.encode("utf-8", "surrogatepass"))) * SPREAD & WORD
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) > LONGEST_KEY_BYTES:
+            data = blake2b(data).digest()
+        return self._index.advance(0, list(data)) * SPREAD & WORD
 
     def _assign(self, candidates: Sequence[Candidate], *, now_s: int) -> int:
         mode = self.config.assignment_mode

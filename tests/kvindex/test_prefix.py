@@ -57,6 +57,14 @@ def test_a_prompt_shorter_than_a_block_has_no_beginning(pair: Pair) -> None:
     assert held(index, index.prompt(ids(15)), [0]) == [0]
 
 
+def test_a_prompt_is_looked_at_up_to_a_length() -> None:
+    index = NativePrefixIndex(NativeShm(make_block(rows=3, prefix_blocks=400_000).memory))
+    prompt = index.prompt(ids(200_000))
+    assert len(prompt) == 131_072
+    index.insert(prompt, 0)
+    assert held(index, prompt, [0]) == [131_072]
+
+
 def test_zeros_are_tokens_too(pair: Pair) -> None:
     _, index = pair
     index.insert(index.prompt([0] * 16), 0)

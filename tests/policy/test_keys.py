@@ -80,6 +80,13 @@ def test_manual_goes_back_when_the_engine_is_back(make: Make, fleet: Fleet) -> N
     assert candidates[policy.select(candidates, request=keyed("k"))].slot in (second, candidates[home].slot)
 
 
+def test_manual_takes_long_keys(make: Make, fleet: Fleet) -> None:
+    policy = make("manual")
+    chosen = [policy.select(fleet(16), request=keyed("x" * 100_000 + str(number % 40))) for number in range(80)]
+    assert chosen[:40] == chosen[40:]
+    assert len(set(chosen)) > 8
+
+
 def test_manual_keeps_models_apart(make: Make, fleet: Fleet) -> None:
     policy, one, other = make("manual"), fleet(4)[:2], fleet(4)[2:]
     first = policy.select(one, request=keyed("k", model="a"))
