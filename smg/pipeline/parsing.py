@@ -21,13 +21,14 @@ TOKEN = re.compile(r"<[^<>]+>")
 
 
 class Parsing(Struct, frozen=True, kw_only=True):
-    """Parsers by name, and what the engine is held to. `named`: the tool whose bare arguments the output is."""
+    """Parsers by name, and what the engine is held to. `named`: the tool whose bare arguments the output is. `parallel`: there may be many."""
 
     reasoning: str | None = None
     tool: str | None = None
     tools: tuple[JsonObject, ...] = ()
     stream_reasoning: bool = True
     named: str | None = None
+    parallel: bool = True
     constraint: Constraint | None = None
 
     @property
@@ -44,7 +45,9 @@ class Parsing(Struct, frozen=True, kw_only=True):
         """Gives a new parser; None where the output is text."""
         if self.plain:
             return None
-        return build(reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=in_think, named=self.named)
+        return build(
+            reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=in_think, named=self.named, parallel=self.parallel
+        )
 
     def kept(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Gives the special ids that the parsers look for, which are text for them."""
@@ -100,5 +103,6 @@ def parsing_of(job: Job, model: ServedModel) -> Parsing:
         tools=tuple(tools),
         stream_reasoning=chat.stream_reasoning,
         named=forced.named if forced else None,
+        parallel=chat.parallel_tool_calls,
         constraint=forced.constraint if forced else job.constraint,
     )

@@ -182,3 +182,11 @@ def test_b89_usage_is_the_same_in_both_modes(gateways: dict[str, Gateway], body:
         found = both(gateways[protocol], body)
         assert found.usage is not None
         assert found.usage["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["vllm", "sglang"])
+def test_parallel_tool_calls_false_is_kept(gateways: dict[str, Gateway], protocol: str) -> None:
+    twice = both(gateways[protocol], says(f"Ok.{CALL}\n{CALL}", tools=[TOOL]))
+    assert (len(twice.calls), twice.finish) == (2, "tool_calls")
+    once = both(gateways[protocol], says(f"Ok.{CALL}\n{CALL}", tools=[TOOL], parallel_tool_calls=False))
+    assert (once.calls, once.content, once.finish) == ({0: ["get_weather", '{"c": "SF"}']}, "Ok.", "tool_calls")
