@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from smg_ext.sink cimport Sink
-from smg_ext.text cimport BufferC, StopsC, StopStrings, Utf8C, Vocabulary, VocabularyC
+from smg_ext.text cimport BufferC, DecoderC, StopsC, StopStrings, Vocabulary, VocabularyC
 from smg_ext.thoughts cimport MarksC, ThoughtMarks, ThoughtsC
 from smg_ext.wire cimport DeltaC, FieldTable, MessageC
 
@@ -25,7 +25,7 @@ cdef struct EndC:
 
 
 cdef struct ChoiceC:
-    Utf8C utf8
+    DecoderC decoder
     BufferC text                # decoded, not yet shown: a tail that may become a stop string
     BufferC shown               # not yet told; the exit empties it
     BufferC cuts                # size_t: of `shown` after each token, where the exit asks for them

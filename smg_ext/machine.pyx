@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memmove, memset, strlen
 
 from smg_ext.sink cimport Sink
-from smg_ext.text cimport BufferC, StopStrings, Vocabulary, VocabularyC, put, stop_feed, utf8_feed, utf8_finish
+from smg_ext.text cimport BufferC, StopStrings, Vocabulary, VocabularyC, decode_finish, decode_token, put, stop_feed
 from smg_ext.thoughts cimport ThoughtMarks, begin_thoughts, feed_thoughts, finish_thoughts, free_thoughts
 from smg_ext.wire cimport DeltaC, FieldTable, decode
 
@@ -70,6 +70,7 @@ cdef class Machine(Sink):
     def __dealloc__(self):
         cdef int32_t i
         for i in range(self.m.count):
+            free(self.m.choices[i].decoder.run.data)
             free(self.m.choices[i].text.data)
             free(self.m.choices[i].shown.data)
             free(self.m.choices[i].cuts.data)
@@ -265,8 +266,7 @@ cdef int _decode(MachineC *m, ChoiceC *choice, uint32_t token_id) noexcept nogil
     cdef const VocabularyC *vocabulary = m.vocabulary
     if token_id >= vocabulary.count or (m.skip_special and vocabulary.special[token_id] and not _among(token_id, &m.kept)):
         return 0
-    return utf8_feed(&choice.utf8, &choice.text, vocabulary.data + vocabulary.offsets[token_id],
-                     vocabulary.offsets[token_id + 1] - vocabulary.offsets[token_id])
+    return decode_token(vocabulary, &choice.decoder, &choice.text, token_id)
 
 
 cdef int _show(MachineC *m, ChoiceC *choice, size_t old, bint armed, int *word) noexcept nogil:
@@ -298,7 +298,7 @@ cdef int _close(MachineC *m, ChoiceC *choice, DeltaC *delta, int word) noexcept 
     cdef size_t old = choice.text.size
     cdef EndC end
     if word < 0:
-        if utf8_finish(&choice.utf8, &choice.text) or _show(m, choice, old, True, &word):
+        if decode_finish(m.vocabulary, &choice.decoder, &choice.text) or _show(m, choice, old, True, &word):
             return -1
         if word < 0 and put(&choice.shown, choice.text.data, choice.text.size):
             return -1

@@ -9,11 +9,20 @@ cdef struct BufferC:
     size_t capacity
 
 
+cdef enum:
+    PIECE_TEXT                  # a token's bytes are whole characters
+    PIECE_BYTE                  # they are a byte of a character
+    PIECE_NONE                  # the id has no token
+
+
 cdef struct VocabularyC:
     uint32_t *offsets           # of token i: data[offsets[i]] up to data[offsets[i + 1]]
     uint8_t *data
     uint8_t *special
+    uint8_t *kinds              # PIECE_* of each token; NULL where all tokens together are one UTF-8 text
     size_t count
+    uint8_t strip               # character that the beginning of the text loses,
+    uint32_t strips             # so often
 
 
 cdef struct StopStateC:
@@ -39,6 +48,13 @@ cdef struct Utf8C:
     uint8_t size
 
 
+cdef struct DecoderC:
+    Utf8C utf8
+    BufferC run                 # byte tokens in a row; freed by the owner
+    uint32_t stripped
+    bint begun                  # nothing is stripped any more
+
+
 cdef class Vocabulary:
     cdef VocabularyC c
 
@@ -50,6 +66,8 @@ cdef class StopStrings:
 cdef int put(BufferC *buffer, const uint8_t *data, size_t size) noexcept nogil
 cdef int put_json(BufferC *buffer, const uint8_t *text, size_t size) noexcept nogil
 cdef int put_number(BufferC *buffer, long long value) noexcept nogil
+cdef int decode_token(const VocabularyC *vocabulary, DecoderC *state, BufferC *out, uint32_t token_id) noexcept nogil
+cdef int decode_finish(const VocabularyC *vocabulary, DecoderC *state, BufferC *out) noexcept nogil
 cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size) noexcept nogil
 cdef int utf8_finish(Utf8C *state, BufferC *out) noexcept nogil
 cdef bint utf8_valid(const uint8_t *data, size_t size) noexcept nogil

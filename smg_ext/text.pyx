@@ -15,21 +15,35 @@ cdef const char *HEX = b"0123456789abcdef"
 
 
 cdef class Vocabulary:
-    """A byte-level vocabulary: token i stands for the bytes `pieces[i]`; `special` ids are those that can be left out of the text."""
+    """A vocabulary: token i stands for `pieces[i]`; `special` ids are those that can be left out of the text.
 
-    def __cinit__(self, list pieces not None, special):
+    Without `text` the bytes of all tokens are one UTF-8 text. With it, a piece is text, or bytes for a token of a byte of a character, or
+    None for an id without a token; and the beginning of the text loses up to `strips` characters `strip`.
+    """
+
+    def __cinit__(self, list pieces not None, special, *, bint text=False, str strip not None="", uint32_t strips=0):
         cdef size_t i
-        cdef size_t total = sum(map(len, pieces))
+        cdef size_t total = 0
         cdef bytes piece
         self.c.count = len(pieces)
         self.c.offsets = <uint32_t *>malloc((self.c.count + 1) * sizeof(uint32_t))
-        self.c.data = <uint8_t *>malloc(total + 1)
         self.c.special = <uint8_t *>calloc(self.c.count + 1, 1)
-        if self.c.offsets == NULL or self.c.data == NULL or self.c.special == NULL:
+        self.c.kinds = <uint8_t *>calloc(self.c.count + 1, 1) if text else NULL
+        if self.c.offsets == NULL or self.c.special == NULL or (text and self.c.kinds == NULL):
+            raise MemoryError()
+        if strips:
+            self.c.strip, self.c.strips = <uint8_t>strip.encode("ascii")[0], strips
+        for one in pieces:
+            total += 0 if one is None else len(one.encode()) if isinstance(one, str) else len(one)
+        self.c.data = <uint8_t *>malloc(total + 1)
+        if self.c.data == NULL:
             raise MemoryError()
         total = 0
         for i in range(self.c.count):
-            piece = pieces[i]
+            one = pieces[i]
+            piece = b"" if one is None else one.encode() if isinstance(one, str) else one
+            if text:
+                self.c.kinds[i] = PIECE_NONE if one is None else PIECE_TEXT if isinstance(one, str) else PIECE_BYTE
             self.c.offsets[i] = <uint32_t>total
             memcpy(self.c.data + total, PyBytes_AS_STRING(piece), <size_t>PyBytes_GET_SIZE(piece))
             total += <size_t>PyBytes_GET_SIZE(piece)
@@ -42,6 +56,33 @@ cdef class Vocabulary:
         free(self.c.offsets)
         free(self.c.data)
         free(self.c.special)
+        free(self.c.kinds)
+
+    def decode(self, *groups, bint skip_special=False):
+        """Gives the text that became certain with each group of ids, and at last what was held back (for tests)."""
+        cdef DecoderC state
+        cdef BufferC out
+        memset(&state, 0, sizeof(DecoderC))
+        memset(&out, 0, sizeof(BufferC))
+        texts = []
+        try:
+            for group in groups:
+                for token_id in group:
+                    if skip_special and token_id < len(self) and self.c.special[<size_t>token_id]:
+                        continue
+                    if decode_token(&self.c, &state, &out, token_id):
+                        raise MemoryError()
+                texts.append(PyBytes_FromStringAndSize(<char *>out.data, <Py_ssize_t>out.size).decode())
+                out.size = 0
+            if decode_finish(&self.c, &state, &out):
+                raise MemoryError()
+            return [*texts, PyBytes_FromStringAndSize(<char *>out.data, <Py_ssize_t>out.size).decode()]
+        finally:
+            free(out.data)
+            free(state.run.data)
+
+    def __len__(self):
+        return self.c.count
 
 
 cdef class StopStrings:
@@ -183,6 +224,56 @@ cdef int put_number(BufferC *buffer, long long value) noexcept nogil:
         at -= 1
         digits[at] = 0x2D
     return put(buffer, digits + at, 24 - at)
+
+
+cdef int decode_token(const VocabularyC *vocabulary, DecoderC *state, BufferC *out, uint32_t token_id) noexcept nogil:
+    """Appends the characters that a token makes certain, as `smg.tokenizer.decoder` has it; an id without a token gives none."""
+    cdef const uint8_t *data
+    cdef size_t size
+    if token_id >= vocabulary.count:
+        return 0
+    data = vocabulary.data + vocabulary.offsets[token_id]
+    size = vocabulary.offsets[token_id + 1] - vocabulary.offsets[token_id]
+    if vocabulary.kinds == NULL:
+        return utf8_feed(&state.utf8, out, data, size)
+    if vocabulary.kinds[token_id] == PIECE_NONE:
+        return 0
+    if vocabulary.kinds[token_id] == PIECE_BYTE:
+        return put(&state.run, data, size)
+    if _end_run(vocabulary, state, out):
+        return -1
+    return _put_stripped(vocabulary, state, out, data, size)
+
+
+cdef int decode_finish(const VocabularyC *vocabulary, DecoderC *state, BufferC *out) noexcept nogil:
+    """Appends what was held back."""
+    return utf8_finish(&state.utf8, out) if vocabulary.kinds == NULL else _end_run(vocabulary, state, out)
+
+
+cdef int _end_run(const VocabularyC *vocabulary, DecoderC *state, BufferC *out) noexcept nogil:
+    """A run of byte tokens is a text as a whole, or as many U+FFFD as it has bytes."""
+    cdef size_t size = state.run.size
+    cdef size_t i
+    if size == 0:
+        return 0
+    state.run.size = 0
+    if utf8_valid(state.run.data, size):
+        return _put_stripped(vocabulary, state, out, state.run.data, size)
+    state.begun = True
+    for i in range(size):
+        if put(out, b"\xef\xbf\xbd", 3):
+            return -1
+    return 0
+
+
+cdef int _put_stripped(const VocabularyC *vocabulary, DecoderC *state, BufferC *out, const uint8_t *data, size_t size) noexcept nogil:
+    cdef size_t i = 0
+    if not state.begun:
+        while i < size and state.stripped < vocabulary.strips and data[i] == vocabulary.strip:
+            state.stripped += 1
+            i += 1
+        state.begun = i < size
+    return put(out, data + i, size - i)
 
 
 cdef int utf8_feed(Utf8C *state, BufferC *out, const uint8_t *data, size_t size) noexcept nogil:

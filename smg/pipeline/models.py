@@ -201,9 +201,12 @@ def _prompt_cache(config: Config) -> PromptCache | None:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary | None:
-    if not tokenizer.byte_level:
+    if tokenizer.byte_level:
+        return Vocabulary(list(tokenizer.pieces()), tokenizer.special_ids)
+    if (joined := tokenizer.joined_text) is None:
         return None
-    return Vocabulary(list(tokenizer.pieces()), tokenizer.special_ids)
+    strip, strips = joined
+    return Vocabulary(list(tokenizer.pieces()), tokenizer.special_ids, text=True, strip=strip, strips=strips)
 
 
 def _chosen(name: str, detect: Callable[..., str | None], model: str, template: str, folder: ModelFolder) -> str | None:

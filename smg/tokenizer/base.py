@@ -60,6 +60,14 @@ class Tokenizer(ABC):
         """True when decoding is joining `token_bytes` and reading the whole as UTF-8, so that native code can do it."""
         return False
 
+    @property
+    def joined_text(self) -> tuple[str, int] | None:
+        """None, or what the beginning of the joined `pieces` loses: `(character, how often)`. Then native code can decode them.
+
+        A run of bytes is a text as a whole, or as many U+FFFD as it has bytes.
+        """
+        return None
+
     @abstractmethod
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Gives the text of ids as the reference library does."""
@@ -69,8 +77,11 @@ class Tokenizer(ABC):
         """Gives the bytes of one token as they stand in running text (for `logprobs.bytes`); none for an id without a token."""
 
     @abstractmethod
-    def pieces(self) -> Iterator[bytes]:
-        """Gives `token_bytes` of every id from 0 to `vocab_size`, one after the other, and remembers none of it."""
+    def pieces(self) -> Iterator[str | bytes | None]:
+        """Gives what each id from 0 to `vocab_size` stands for in running text, and remembers none of it.
+
+        Bytes are (part of) a character's, None is an id without a token.
+        """
 
     @abstractmethod
     def token_id(self, token: str) -> int | None:

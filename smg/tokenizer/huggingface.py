@@ -107,6 +107,13 @@ class HuggingFaceTokenizer(Tokenizer):
     def byte_level(self) -> bool:
         return self._plan.kind == "bytes"
 
+    @property
+    def joined_text(self) -> tuple[str, int] | None:
+        plan = self._plan
+        if plan.kind != "text" or plan.placed or plan.after or plan.suffix:
+            return None
+        return plan.strip if not plan.strip[1] or (len(plan.strip[0]) == 1 and plan.strip[0].isascii()) else None
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         if self._plan.kind == "unknown":
             text: str = self._library.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -120,12 +127,11 @@ class HuggingFaceTokenizer(Tokenizer):
         piece = self._piece(token_id, False)
         return piece.encode() if isinstance(piece, str) else piece or b""
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[str | bytes | None]:
         name_of, piece_of = self._names, self._plan.piece
         for token_id in range(self.vocab_size):
             name = name_of(token_id)
-            piece = b"" if name is None else piece_of(name, first=False)
-            yield piece.encode() if isinstance(piece, str) else piece
+            yield None if name is None else piece_of(name, first=False)
 
     def token_id(self, token: str) -> int | None:
         token_id: int | None = self._fast.token_id(token) if self._fast else self._library.token_to_id(token)

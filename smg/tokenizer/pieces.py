@@ -55,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     after     steps on single tokens, or whole runs, after it
     strip     `(character, how often)` removed from the start of the whole text
     suffix    the end-of-word mark of a BPEDecoder: a space, but nothing on the last token
+    placed    True when a token's part depends on whether it is the first
     """
 
     kind: Literal["bytes", "text", "unknown"]
@@ -63,6 +64,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     after: tuple[Step, ...] = ()
     strip: tuple[str, int] = ("", 0)
     suffix: str = ""
+    placed: bool = False
 
     def piece(self, name: str, *, first: bool) -> str | bytes:
         """Gives a token's part of the text, or its bytes when it stands for bytes."""
@@ -91,7 +93,7 @@ def _bytes_of(name: str) -> bytes:
 def plan_of(decoder: bytes | None) -> Plan:
     """Reads a decoder's JSON; None is a tokenizer without one, whose tokens are joined by spaces."""
     if decoder is None:
-        return Plan(kind="text", before=(lambda name, first: name if first else f" {name}",))
+        return Plan(kind="text", before=(lambda name, first: name if first else f" {name}",), placed=True)
     steps = _flat(msgspec.json.decode(decoder))
     if steps and steps[-1].get("type") == "ByteLevel":
         before = [_single(step) for step in steps[:-1]]
@@ -125,7 +127,8 @@ def _text_plan(steps: list[JsonObject]) -> Plan:
     before, after = [_single(step) for step in steps[:cut]], [_single(step) for step in steps[cut + 1 :]]
     if None in before or None in after:
         return Plan(kind="unknown")
-    return Plan(kind="text", before=_known(before), fallback=cut < len(steps), after=_known(after), strip=strip)
+    placed = not {"Metaspace", "WordPiece"}.isdisjoint(map(str, kinds))
+    return Plan(kind="text", before=_known(before), fallback=cut < len(steps), after=_known(after), strip=strip, placed=placed)
 
 
 def _number(value: Json) -> int:
