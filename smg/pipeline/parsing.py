@@ -21,7 +21,7 @@ TOKEN = re.compile(r"<[^<>]+>")
 
 
 class Parsing(Struct, frozen=True, kw_only=True):
-    """Parsers by name, and what the engine is held to. `named`: the tool whose bare arguments the output is. `parallel`: there may be many."""
+    """Parsers by name, and what binds the engine. `named`: the tool whose bare arguments the output is. `parallel`: or many calls."""
 
     reasoning: str | None = None
     tool: str | None = None
