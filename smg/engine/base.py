@@ -45,6 +45,7 @@ class Features(Struct, frozen=True, kw_only=True):
     logprobs: bool = True
     prompt_logprobs: bool = False
     constraints: frozenset[str] = frozenset()
+    reasoning_first: bool = False  # a constraint can wait for the end of thinking
     loads: bool = True
     kv_events: bool = True
     tokenizer: bool = True

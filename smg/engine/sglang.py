@@ -18,7 +18,9 @@ class SglangEngine(GrpcEngine):
 
     runtime = "sglang"
     service = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
-    features = Features(stop_strings=False, seed=False, prompt_logprobs=True, constraints=CONSTRAINTS, data_parallel_rank=True)
+    features = Features(
+        stop_strings=False, seed=False, prompt_logprobs=True, constraints=CONSTRAINTS, reasoning_first=True, data_parallel_rank=True
+    )
 
     def encode(self, request: EngineRequest) -> pb.GenerateRequest:
         """Gives the GenerateRequest."""

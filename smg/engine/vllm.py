@@ -21,7 +21,7 @@ class VllmEngine(GrpcEngine):
 
     runtime = "vllm"
     service = pb.DESCRIPTOR.services_by_name["VllmEngine"]
-    features = Features(prompt_logprobs=True, constraints=CONSTRAINTS, data_parallel_rank=True)
+    features = Features(prompt_logprobs=True, constraints=CONSTRAINTS, reasoning_first=True, data_parallel_rank=True)
 
     def encode(self, request: EngineRequest) -> pb.GenerateRequest:
         """Gives the GenerateRequest."""

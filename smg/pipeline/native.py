@@ -75,8 +75,9 @@ class Asked(Struct, frozen=True):
 
     @property
     def thinking(self) -> bool:
-        """True when the output begins inside a thinking block."""
-        return self.prompt.thinking and self.parsing.reasoning is not None
+        """True when the output begins inside a thinking block: the prompt opened one, and no constraint binds the output inside it."""
+        free = self.request.constraint is None or self.request.reasoning_first
+        return self.prompt.thinking and self.parsing.reasoning is not None and free
 
 
 class Options(TypedDict):

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg.config import Config
 from smg.engine import Engine
@@ -169,6 +169,8 @@ class Pipeline:
         job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
         request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=parsing.constraint)
         engine.check(request)
+        if request.reasoning_first and not engine.features.reasoning_first:
+            request = structs.replace(request, reasoning_first=False)  # bound from its first token, the model does not think
         return Asked(job, model, prompt, parsing, request)
 
     def _pass_over(self, submission: Submission, record: EngineRecord, error: EngineUnavailable) -> None:

@@ -21,7 +21,10 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"c": "SF"}}\n</tool_c
 def gateways() -> Iterator[dict[str, Gateway]]:
     flags = ("--allow-scripts", "--output", "text", "--speed", "0")
     with fleet() as made:
-        yield {protocol: made.launch(protocol, sim_flags=flags) for protocol in ("vllm", "sglang", "mlx")}
+        yield {
+            protocol: made.launch(protocol, sim_flags=flags, flags=("--workers", "1", "--trust-request-chat-template"))
+            for protocol in ("vllm", "sglang", "mlx", "trtllm", "tokenspeed")
+        }
 
 
 def says(text: str, *, think: str = "", **fields: Any) -> dict[str, Any]:
@@ -190,3 +193,26 @@ def test_parallel_tool_calls_false_is_kept(gateways: dict[str, Gateway], protoco
     assert (len(twice.calls), twice.finish) == (2, "tool_calls")
     once = both(gateways[protocol], says(f"Ok.{CALL}\n{CALL}", tools=[TOOL], parallel_tool_calls=False))
     assert (once.calls, once.content, once.finish) == ({0: ["get_weather", '{"c": "SF"}']}, "Ok.", "tool_calls")
+
+
+THINKS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "text", "told"),
+    [
+        ("vllm", 'Let me see.</think>{"a": 1}', ('{"a": 1}', "Let me see.")),
+        ("sglang", 'Let me see.</think>{"a": 1}', ('{"a": 1}', "Let me see.")),
+        ("trtllm", '{"a": 1}', ('{"a": 1}', "")),
+        ("tokenspeed", '{"a": 1}', ('{"a": 1}', "")),
+    ],
+)
+def test_b87_constraints_wait_for_the_end_of_thinking_or_end_it(
+    gateways: dict[str, Gateway], protocol: str, text: str, told: tuple[str, str]
+) -> None:
+    """Engines that bind the output from its first token leave no room for thoughts: what they write is the answer."""
+    asked = {"response_format": {"type": "json_object"}, "chat_template": THINKS}
+    found = both(gateways[protocol], says(text, **asked))
+    assert (found.content, found.reasoning) == told
+    free = both(gateways[protocol], says("hm</think>Hi", chat_template=THINKS))
+    assert (free.content, free.reasoning) == ("Hi", "hm")
