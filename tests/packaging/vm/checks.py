@@ -21,6 +21,7 @@ CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
         ("smg doctor", service.doctor),
         ("hardening", service.hardening),
         ("journal", service.journal),
+        ("commands of the manual", service.manual_commands),
         ("reload under load", service.reload),
         ("wrong configuration", service.wrong_reload),
         ("restart under load", service.restart),

@@ -1,8 +1,9 @@
 """Checks of the running service: what it answers, how it is confined, reloads and restarts under load, keys, instances."""
 
+import re
 import time
 
-from asking import chat, main_pid, nothing_lost, ready, status
+from asking import CONFIG, chat, main_pid, nothing_lost, ready, status
 from guest import Guest
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "instances",
     "journal",
     "keys_and_tls",
+    "manual_commands",
     "reload",
     "restart",
     "socket_unit",
@@ -19,6 +21,9 @@ __all__ = [
     "wrong_reload",
 ]
 
+# Commands of the manual page; what else its blocks hold is run on the engine's machine.
+SHOWN = ("printf", "smg", "systemctl", "curl", "install", "systemd-id128", "journalctl")
+MOST_SHOWN = 12
 UNITS = ("smg.service", "smg.socket", "smg@.service", "smg-sim@.service")
 SECOND = """\
 [server]
@@ -68,6 +73,26 @@ def journal(guest: Guest) -> str:
     assert "engine check failed" in warnings, warnings
     assert "listening on" not in warnings, warnings
     return "priorities, and one time a line"
+
+
+def manual_commands(guest: Guest) -> str:
+    """Every command that the manual page shows is run as it stands there, with this machine in place of the engine's."""
+    page = guest.run("zcat /usr/share/man/man1/smg.1.gz").replace("\\-", "-").replace("\\e", "\\").replace("gpu1", "127.0.0.1")
+    ran = 0
+    try:
+        for block in re.findall(r"^\.nf\n\.RS\n(.*?)^\.RE\n", page, re.DOTALL | re.MULTILINE):
+            for command in block.splitlines():
+                if command.split()[0] in SHOWN:
+                    guest.run(f"cd /opt/tls && {command}")
+                    ran += 1
+            guest.run("if rm /etc/smg/credentials/* 2> /dev/null; then systemctl restart smg; fi")
+            ready(guest, within_s=20)
+    finally:
+        guest.write("/etc/smg/conf.d/engines.toml", CONFIG)
+        guest.run("systemctl restart smg")
+        ready(guest, within_s=20)
+    assert ran >= MOST_SHOWN, f"only {ran} commands were found"
+    return f"{ran} commands of smg(1) work as they stand there"
 
 
 def reload(guest: Guest) -> str:
