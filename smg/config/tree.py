@@ -87,15 +87,13 @@ class Routing(Struct, frozen=True, kw_only=True):
     """How an engine is chosen."""
 
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "least_load"
-    request_cost_tokens: Annotated[
-        int, Meta(ge=0, description="cache_aware: what a request in flight weighs, in prompt tokens to compute")
-    ] = 64
+    request_cost_tokens: Annotated[int, Meta(ge=0, description="what a request in flight weighs, in prompt tokens to compute")] = 64
     max_tree_size: Annotated[
         int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for; half a byte of memory each")
     ] = 67108864
     prefix_token_count: Annotated[int, Meta(ge=1, description="prefix_hash: tokens at the beginning of a prompt that are hashed")] = 256
     prefix_hash_load_factor: Annotated[
-        float, Meta(ge=1, description="prefix_hash: times its share of the requests that an engine may have")
+        float, Meta(ge=1, description="prefix_hash: times its share of the work that an engine may have")
     ] = 1.25
     assignment_mode: Annotated[
         Literal["random", "min_load", "min_group"],
@@ -106,7 +104,7 @@ class Routing(Struct, frozen=True, kw_only=True):
     ] = 14400.0
     max_sticky_keys: Annotated[int, Meta(ge=64, le=1 << 28, description="manual: keys that are remembered; 8 bytes each")] = 131072
     routing_key_override: Annotated[bool, Meta(description="route requests with a routing key as manual does, whatever the policy")] = False
-    balance_abs_threshold: Annotated[int, Meta(ge=0, description="bucket: prompts of its size that an engine may have more")] = 64
+    balance_abs_threshold: Annotated[int, Meta(ge=0, description="bucket: tokens that an engine may have queued more than another")] = 64
     balance_rel_threshold: Annotated[float, Meta(ge=1, description="bucket: times the tokens that an engine may have")] = 1.5
     bucket_adjust_interval_s: Annotated[
         float, Meta(gt=0, description="bucket: time between new boundaries", extra={"flag": ["--bucket-adjust-interval-secs"]})

@@ -1,5 +1,6 @@
 """What a routing policy is: candidates and a request in, the index of one candidate out."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -40,6 +41,16 @@ class Policy(ABC):
     def __init__(self, config: RoutingConfig, *, shm: Shm) -> None:
         self.config = config
         self.cached_tokens = 0
+
+    def work(self, candidate: Candidate) -> int:
+        """Gives what is queued at a candidate, in prompt tokens to compute."""
+        return candidate.tokens + candidate.requests * self.config.request_cost_tokens
+
+    def least_loaded(self, candidates: Sequence[Candidate]) -> int:
+        """Gives the index of the candidate with the least work, any of those that are equal."""
+        works = [self.work(candidate) for candidate in candidates]
+        least = min(works)
+        return works.index(least) if works.count(least) == 1 else random.choice([i for i, work in enumerate(works) if work == least])
 
     @abstractmethod
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:

@@ -21,10 +21,7 @@ FIRST_LONGEST = 4096  # tokens: what is divided evenly before anything was seen
 
 @POLICIES.register("bucket")
 class Bucket(Policy):
-    """Passes over an engine that has over `balance_rel_threshold` times the tokens of the least busy one, and far more of them.
-
-    Far more are `balance_abs_threshold` prompts of the request's own size.
-    """
+    """Passes over an engine with over `balance_rel_threshold` times the tokens of the least busy one and `balance_abs_threshold` more."""
 
     def __init__(self, config: Routing, *, shm: Shm) -> None:
         super().__init__(config, shm=shm)
@@ -40,9 +37,9 @@ class Bucket(Policy):
             self._adjust()
         in_order = sorted(range(len(candidates)), key=lambda index: candidates[index].slot)
         chosen = in_order[min(int(self._position(size, bin_) * len(candidates)), len(candidates) - 1)]
-        least = min(range(len(candidates)), key=lambda index: candidates[index].tokens)
+        least = self.least_loaded(candidates)
         most, fewest = candidates[chosen].tokens, candidates[least].tokens
-        excess = most - fewest > self.config.balance_abs_threshold * request.size
+        excess = most - fewest > self.config.balance_abs_threshold
         return least if excess and most > fewest * self.config.balance_rel_threshold else chosen
 
     def _position(self, size: int, bin_: int) -> float:

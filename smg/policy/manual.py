@@ -12,7 +12,6 @@ from smg.config.tree import Routing
 from smg.kvindex import PrefixIndex, Sticky
 from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
-from smg.policy.least_load import least_loaded
 
 __all__ = ["Manual"]
 
@@ -60,7 +59,7 @@ class Manual(Policy):
     def _assign(self, candidates: Sequence[Candidate], *, now_s: int) -> int:
         mode = self.config.assignment_mode
         if mode == "min_load":
-            return least_loaded(candidates)
+            return self.least_loaded(candidates)
         if mode == "random":
             return random.randrange(len(candidates))
         if now_s >= self._expire_at_s:

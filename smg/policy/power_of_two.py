@@ -16,4 +16,4 @@ class PowerOfTwo(Policy):
         if len(candidates) == 1:
             return 0
         first, second = random.sample(range(len(candidates)), 2)
-        return second if candidates[second].requests < candidates[first].requests else first
+        return second if self.work(candidates[second]) < self.work(candidates[first]) else first

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
-from smg.policy.least_load import least_loaded
 from smg.policy.ring import Ring, hash_key
 
 __all__ = ["PrefixHash"]
@@ -19,7 +18,7 @@ BYTES_PER_TOKEN = 4
 
 @POLICIES.register("prefix_hash")
 class PrefixHash(Policy):
-    """Passes over an engine that has over `prefix_hash_load_factor` times its share of the requests."""
+    """Passes over an engine that has over `prefix_hash_load_factor` times its share of the work."""
 
     def __init__(self, config: Routing, *, shm: Shm) -> None:
         super().__init__(config, shm=shm)
@@ -32,7 +31,5 @@ class PrefixHash(Policy):
         else:
             data = request.text[: count * BYTES_PER_TOKEN].encode("utf-8", "surrogatepass")
         owner = self._ring.find(hash_key(data), candidates)
-        share = (sum(candidate.requests for candidate in candidates) + 1) / len(candidates)
-        if candidates[owner].requests <= share * self.config.prefix_hash_load_factor:
-            return owner
-        return least_loaded(candidates)
+        share = (sum(map(self.work, candidates)) + request.size + self.config.request_cost_tokens) / len(candidates)
+        return owner if self.work(candidates[owner]) <= share * self.config.prefix_hash_load_factor else self.least_loaded(candidates)
