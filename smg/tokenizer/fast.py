@@ -6,6 +6,7 @@ there (`bench/tokenizer_memory.py`), so texts are encoded on few threads (`smg.p
 """
 
 import importlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,10 @@ from smg.tokenizer.facts import Facts
 from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
 
 __all__ = ["FastEncoder", "awkward_texts", "judged", "open_fast"]
+
+# Read by the library at its first long text. Its helpers spin while they wait: they cost several times what they save, and a worker is one
+# of many.
+ONE_THREAD = ("FASTOKENS_BPE_THREADS", "1")
 
 
 class FastEncoder:
@@ -65,6 +70,7 @@ class FastEncoder:
 
 def open_fast(vocabulary: str) -> FastEncoder | None:
     """Reads the JSON of a vocabulary; None where that cannot be done. Whether the result agrees with the library is not known yet."""
+    os.environ.setdefault(*ONE_THREAD)
     try:
         native: Any = importlib.import_module("fastokens._native").Tokenizer.from_json_str(vocabulary)
     except Exception:  # not installed, or a part of the vocabulary that it does not know: it raises several classes

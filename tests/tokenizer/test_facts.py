@@ -94,3 +94,10 @@ def test_look_alikes_are_encoded_quickly_and_rightly(name: str, shared: Path) ->
         cuts = sorted(rng.randrange(len(text) + 1) for _ in range(2 * rng.randint(0, 3)))
         spans = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=True) if a < b]
         assert quick.encode(text, literals=spans) == slow.encode(text, literals=spans), (text, spans)
+
+
+def test_long_texts_start_no_threads() -> None:
+    """The quick encoder's own helpers would spin beside the event loop."""
+    load_tokenizer(MODEL).encode("some words of a long text " * 20_000)
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    assert not [name for name in names if name.startswith("fastokens")]
