@@ -7,6 +7,7 @@ How the parts fit:
     whole.py      parses one whole output, for /parse and `smg parse` (command.py)
     harmony.py, inkling.py, muse.py, functionary.py   families whose whole output has a format of its own
     reasoning/    families as data      tool/families.py   families as data      tool/grammar/   grammars as code
+    one_call.py   holds a parser to one call
     matcher.py    finds marks in divided text    margin.py   white space beside marks    sink.py   collects pieces
 
 Everything is a state machine over characters that looks at each once; what is held back is what may still become a mark. So the joined
@@ -24,6 +25,10 @@ pieces cannot depend on the division, and streaming gives what a whole text give
 - Arguments in JSON are passed on as written, each character once; only control characters and needless backslashes inside strings are
   escaped. Missing, null and empty arguments are `{}`; arguments in a string are unwrapped when they are an object. Marks inside JSON
   strings are text.
+- A call that is no JSON any more after its name has what is left as its arguments, up to its closing mark: it never looks complete. Of
+  other keys in a call's object the first object stands in for arguments that are missing; the rest is dropped.
+- Text that stands inside a call and is no part of its format is shown as text, as is what stands in a header's place and is none.
+- `parallel_tool_calls: false`: the answer ends where a second call begins.
 - Values without a type of their own get it from the schema; what fits no allowed type, or has none, is a string. HTML entities are text.
 - Names that the request does not know are delivered where marks say that it is a call, and are text where only the shape does.
 - Without tools no tool parser runs. A single tool that the request forces may come as bare arguments (`build(named=…)`).
