@@ -16,7 +16,7 @@ from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
 from smg.errors import ClientGone, EngineTimeout, InvalidValue, SmgError
 from smg.middleware import choose_request_id, read_body
-from smg.server.transport import Outlet, send_reply
+from smg.server.transport import Outlet, cut_unfinished, send_reply
 
 if TYPE_CHECKING:
     from smg.server.app import App
@@ -74,6 +74,7 @@ class Exchange:
             self._timer.cancel()
             if self._watcher is not None:
                 self._watcher.cancel()
+            cut_unfinished(self._protocol)
             # An error's traceback can keep this object alive for a while, and the body's socket with it.
             self._protocol = self._task = self._outlet = None
             self._app.leave(self.method, self.template, self.status, time.monotonic() - self._received_s)

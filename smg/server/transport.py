@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from smg.api.base import Reply
 from smg.server.front import Responder
 
-__all__ = ["Outlet", "Stream", "send_reply"]
+__all__ = ["Outlet", "Stream", "cut_unfinished", "send_reply"]
 
 # What granian 2.8 returns from `send_bytes` once nobody reads any more; it is an awaitable that raises, but its type says it at once.
 GONE = "PyErrAwaitable"
@@ -18,6 +18,12 @@ def send_reply(protocol: Any, reply: Reply, *, headers: list[tuple[str, str]]) -
         protocol.response_bytes(reply.status, headers, reply.body)
     else:
         protocol.response_empty(reply.status, headers)
+
+
+def cut_unfinished(protocol: Any) -> None:
+    """Cuts the connection of a response that was begun and could not be ended, by a fault of ours: its client must not wait for ever."""
+    if isinstance(protocol, Responder):
+        protocol.break_off()
 
 
 class Stream(Protocol):

@@ -8,9 +8,12 @@ import time
 
 import msgspec
 import pytest
+import uvloop
 
+from smg.config import Config
 from smg.errors import EngineUnavailable
 from smg.server import exchange as exchange_module
+from smg.server.front import Front
 from smg.types.event import Content
 from tests.api.fake import HANG, HELLO, STARTED, events
 from tests.server.asking import ask, body, error_of, make_app
@@ -204,6 +207,26 @@ def test_a_fault_of_ours_is_logged_and_not_told(stream, begun, caplog):
     assert b"secret" not in answer
     assert b"internal_error" in answer
     assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)
+
+
+def test_a_response_that_cannot_be_ended_is_cut(monkeypatch):
+    def fail(*args, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("smg.server.front.responder.ResponseStream", fail)
+    app, _ = make_app()
+
+    async def run():
+        front = Front(app, config=Config(), loop=asyncio.get_running_loop())
+        sock = socket.create_server(("127.0.0.1", 0))
+        await front.serve(sock)
+        async with connection(sock.getsockname()[1]) as (reader, writer):
+            writer.write(post(body(stream=True)))
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            await until(lambda: not app.inflight)
+        front.close()
+
+    uvloop.run(run())
 
 
 def test_the_cause_of_an_engines_failure_is_logged_and_not_told(caplog):
