@@ -8,7 +8,6 @@ what it found for such a one. Built by `validate.py`.
 
 from typing import cast
 
-import jsonschema_rs
 import msgspec
 
 from smg.errors import InvalidValue
@@ -37,6 +36,8 @@ class SchemaCheck:
         if self._places > PLACES_MAX or counter.patterns > PATTERNS_MAX:
             raise InvalidValue(f"{param} is too large to be validated", param=param)
         self._recursive = counter.recursive
+        import jsonschema_rs  # five megabytes that most workers never need
+
         options = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES)
         try:
             self._validator = jsonschema_rs.validator_for(schema, pattern_options=options, offline=True)
