@@ -89,7 +89,7 @@ class Routing(Struct, frozen=True, kw_only=True):
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "least_load"
     request_cost_tokens: Annotated[int, Meta(ge=0, description="what a request in flight weighs, in prompt tokens to compute")] = 64
     max_tree_size: Annotated[
-        int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for; half a byte of memory each")
+        int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for, from the start on; half a byte each")
     ] = 67108864
     prefix_token_count: Annotated[int, Meta(ge=1, description="prefix_hash: tokens at the beginning of a prompt that are hashed")] = 256
     prefix_hash_load_factor: Annotated[

@@ -85,6 +85,14 @@ def test_prefers_the_idle_engine(name: str, make: Make) -> None:
     assert {policy.select(candidates, request=REQUEST) for _ in range(50)} == {1}
 
 
+@pytest.mark.parametrize("name", ["least_load", "power_of_two", "cache_aware"])
+def test_few_long_prompts_are_more_work_than_many_short_ones(name: str, make: Make) -> None:
+    policy = make(name)
+    candidates = [Candidate(0, "a", 2, 5000), Candidate(1, "b", 6, 300)]
+    assert {policy.select(candidates, request=REQUEST) for _ in range(50)} == {1}
+    assert {make(name, request_cost_tokens=2000).select(candidates, request=REQUEST) for _ in range(50)} == {0}
+
+
 def test_round_robin_walks_the_slots_in_order(make: Make, fleet: Fleet) -> None:
     policy = make("round_robin")
     chosen = [policy.select(fleet(3), request=REQUEST) for _ in range(6)]
