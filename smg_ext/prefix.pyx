@@ -53,6 +53,7 @@ cdef enum:
     SLOT_WORDS = 8
     S_EPOCH = 0
     S_BLOCK = 1
+    S_USED = 2
     # shifts within an entry
     CONFIRMED = 16
     AGE = 32
@@ -291,7 +292,10 @@ cdef class PrefixIndex:
             return False
         if smg_peek(own) == 0:
             smg_replace(own, 0, smg_peek(<uint64_t *>(self.c.engines + slot * ENGINE_WORDS + ENGINES_EPOCH)))
-        return _current(&self.c, slot)
+        if not _current(&self.c, slot):
+            return False
+        smg_poke(own + S_USED, 1)
+        return True
 
     def prompt(self, ids not None):
         """Takes token ids: a list or tuple, or, cheapest, an array of 32-bit integers. OverflowError, TypeError for what is no id."""
@@ -350,10 +354,14 @@ cdef class PrefixIndex:
                 _remove_all(&self.c, &hashes[0], hashes.shape[0], slot, rank)
 
     def forget(self, int64_t slot, bint predicted=True):
-        """Takes every entry of a slot away, or the confirmed ones alone; gives their number. Reads the table, for milliseconds."""
+        """Takes every entry of a slot away, or the confirmed ones alone; gives their number. Reads the table, for milliseconds.
+
+        Of a slot that never had any it reads nothing: reading takes memory for the whole table.
+        """
         cdef uint64_t bits = (<uint64_t>0x10001 if predicted else <uint64_t>0x10000) << (slot % COLUMNS)
         cdef int64_t cleared
-        self._slot(slot)
+        if smg_peek(<uint64_t *>(self._slot(slot) + S_USED)) == 0:
+            return 0
         with nogil:
             cleared = _sweep(&self.c, slot, bits)
         return cleared

@@ -14,7 +14,7 @@ __all__ = ["PlainPrefixIndex", "PlainPrompt"]
 
 P61 = (1 << 61) - 1
 LINES, BASE, STORED, EVICTED = 0, 1, 3, 4
-OWN_EPOCH, BLOCK_SIZE = 0, 1
+OWN_EPOCH, BLOCK_SIZE, USED = 0, 1, 2
 COLUMNS, GROUPS, WAYS, STEP, OLDEST = 16, 64, 16, 16, 3
 CONFIRMED, AGE, MARK = 16, 32, 34
 MOST_UNITS = 1 << 17  # so that a prompt takes about a millisecond at most
@@ -102,7 +102,8 @@ class PlainPrefixIndex:
 
     def forget(self, slot: int, predicted: bool = True) -> int:
         """Takes every entry of a slot away, or the confirmed ones alone; gives their number."""
-        self._slot(slot)
+        if not self._words[self._slot(slot) + USED]:
+            return 0
         bits, cleared = (0x10001 if predicted else 0x10000) << slot % COLUMNS, 0
         for at in range(self._lines_at, self._lines_at + (self._lines + 1) * 8):
             word = self._words[at]
@@ -148,7 +149,10 @@ class PlainPrefixIndex:
             return False
         if self._words[at + OWN_EPOCH] == 0:
             self._words[at + OWN_EPOCH] = self._shm.engine_epoch(slot)
-        return self._current(slot)
+        if not self._current(slot):
+            return False
+        self._words[at + USED] = 1
+        return True
 
     def _step(self, slot: int) -> int:
         block = self._words[self._slot(slot) + BLOCK_SIZE]
