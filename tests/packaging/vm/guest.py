@@ -1,6 +1,7 @@
 """A booted guest: systemd as PID 1 in a container of systemd-nspawn, with a network of its own that reaches nobody."""
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -14,9 +15,15 @@ from types import TracebackType
 
 __all__ = ["Guest", "Unbootable", "why_not"]
 
+PR_SET_PDEATHSIG = 1
 BOOT_S = 60.0
 COMMAND_S = 90.0
 LOAD = pathlib.Path(__file__).with_name("load.py")
+
+
+def _end_with_parent() -> None:
+    """The kernel ends this child when the driver is killed, so that no guest stays behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Unbootable(Exception):
@@ -57,7 +64,7 @@ class Guest:
             str(self.root),
         ]
         with self._log.open("wb") as log:
-            self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent)
         try:
             self._wait_booted()
         except BaseException:
@@ -73,10 +80,7 @@ class Guest:
 
     def _kill(self) -> None:
         if self._nspawn.poll() is None:
-            for pid in (self.leader, self._nspawn.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    if pid:
-                        os.kill(pid, signal.SIGKILL)
+            self._nspawn.kill()  # and with it goes what it started
             self._nspawn.wait()
 
     def _wait_booted(self) -> None:
@@ -126,7 +130,7 @@ class Guest:
     def load(self, *flags: str, settle_s: float = 1.5) -> Iterator[dict[str, dict[str, object]]]:
         """Clients ask from here to the end of the block, and for a moment before and after; then the dictionary holds what became of it."""
         command = ["nsenter", "-t", str(self.leader), "-n", "--", sys.executable, str(LOAD), *flags]
-        clients = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        clients = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=_end_with_parent)
         result: dict[str, dict[str, object]] = {}
         try:
             time.sleep(settle_s)

@@ -19,6 +19,8 @@ import sys
 import time
 
 LATE_S = 30.0
+# Whoever starts it ends it long before.
+LONGEST_S = 180.0
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
 
 
@@ -113,6 +115,7 @@ async def main() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().call_later(LONGEST_S, stop.set)
     clients = [Client(options, kind=kind) for kind in ("fresh", "reused", "idle", "stream") for _ in range(getattr(options, kind))]
     await asyncio.gather(*(client.run(stop) for client in clients))
     kinds = {}
