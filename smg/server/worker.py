@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 # Load balancers learn of the end from the readiness probe; meanwhile nobody is refused.
 ACCEPT_AFTER_TERM_S = 0.25
-# A connection that is taken has this long to send its request, and one that is in use to be given up politely.
-SETTLE_AFTER_TERM_S = 0.1
+# A connection that is taken has this long to send its request, and one that rests between requests to be given up politely.
+SETTLE_AFTER_TERM_S = 0.5
 SETTLE_AFTER_HUP_S = 2.0
 POLL_S = 0.02
 # Requests leave hardly any cycles behind, so the collector need not look after every few hundred objects.
