@@ -76,8 +76,10 @@ def nothing_lost(result: Load) -> str:
 
 
 def main_pid(guest: Guest, unit: str = "smg") -> str:
-    """Gives the main process of a unit."""
-    return guest.run(f"systemctl show -P MainPID {unit}").strip()
+    """Gives the main process of a unit, which must run: `kill 0` would hit whoever asks."""
+    pid = guest.run(f"systemctl show -P MainPID {unit}").strip()
+    assert pid != "0", f"{unit} does not run"
+    return pid
 
 
 def install(guest: Guest, package: str) -> None:

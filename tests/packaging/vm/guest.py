@@ -50,6 +50,7 @@ class Guest:
         self._log = log
         self._nspawn: subprocess.Popen[bytes]
         self.leader = 0
+        self._init = -1  # a pidfd: numbers are used again
 
     def __enter__(self) -> "Guest":
         command = [
@@ -80,8 +81,14 @@ class Guest:
 
     def _kill(self) -> None:
         if self._nspawn.poll() is None:
-            self._nspawn.kill()  # and with it goes what it started
+            if self._init >= 0:  # the guest's PID 1 would outlive its container's manager
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            self._nspawn.kill()
             self._nspawn.wait()
+        if self._init >= 0:
+            os.close(self._init)
+            self._init = -1
 
     def _wait_booted(self) -> None:
         end = time.monotonic() + BOOT_S
@@ -91,6 +98,7 @@ class Guest:
             children = pathlib.Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split()
             self.leader = int(children[0]) if children else 0
             if self.leader and self.run("systemctl is-system-running", check=False).strip() in ("running", "degraded"):
+                self._init = os.pidfd_open(self.leader)
                 return
             time.sleep(0.1)
         raise Unbootable(f"the guest did not boot: {self._log.read_text(errors='replace')[-500:]}")
