@@ -33,6 +33,7 @@ class ChatSink(Machine):
         in_think: bool = False,
         stream_thoughts: bool = True,
         hide_thoughts: bool = False,
+        whole: bool = False,
     ) -> None: ...
     @property
     def last(self) -> bytes: ...

@@ -24,7 +24,7 @@ cdef class ChatSink(Machine):
     """One call. `write(bytes)` is called once a wake-up but the last, whose chunks are in `last`; the rest is as in `Machine`.
 
     `prefix` stands before the choices of each chunk (`data: {...` without the closing brace), `tail` after them (`}` and the blank line).
-    `hide_thoughts`: they are read and not written.
+    `hide_thoughts`: they are read and not written. `whole`: no chunks; `last` is the one choice, as an answer that is not streamed has it.
     """
 
     cdef bytes prefix
@@ -32,13 +32,14 @@ cdef class ChatSink(Machine):
     cdef object write
     cdef ResponseStream stream
 
-    def __cinit__(self, *_arguments, bytes prefix not None, bytes tail not None, write, bint hide_thoughts=False, **_options):
+    def __cinit__(self, *_arguments, bytes prefix not None, bytes tail not None, write, bint hide_thoughts=False,
+                  bint whole=False, **_options):
         self.m.hide_thoughts = hide_thoughts
         self.prefix, self.tail, self.write = prefix, tail, write
         self.m.prefix, self.m.prefix_size = <const uint8_t *>PyBytes_AS_STRING(prefix), <size_t>PyBytes_GET_SIZE(prefix)
         self.m.tail, self.m.tail_size = <const uint8_t *>PyBytes_AS_STRING(tail), <size_t>PyBytes_GET_SIZE(tail)
-        self.m.content = _content
-        self.m.finish = _finish
+        self.m.content = _keep if whole else _content
+        self.m.finish = _finish_whole if whole else _finish
 
     @property
     def last(self):
@@ -118,6 +119,50 @@ cdef int _finish(MachineC *m, ChoiceC *choice, uint32_t index, const EndC *end) 
     if _matched(m, end) or _text(m, b"}]"):
         return -1
     return put(&m.out, m.tail, m.tail_size)
+
+
+cdef int _keep(MachineC *m, ChoiceC *choice, uint32_t index) noexcept nogil:
+    return 0
+
+
+cdef int _finish_whole(MachineC *m, ChoiceC *choice, uint32_t index, const EndC *end) noexcept nogil:
+    """The choice with all its text."""
+    if end.reason == ABORT:
+        fail(m, b"the engine aborted the request before it was finished", INTERNAL)
+        return 0
+    if _text(m, b'{"index":') or put_number(&m.out, index) or _text(m, b',"message":{"role":"assistant","content":"'):
+        return -1
+    if _said(m, choice, False) or _text(m, b'","refusal":null'):
+        return -1
+    if _thinks(m, choice) and (_text(m, b',"reasoning_content":"') or _said(m, choice, True) or _text(m, b'"')):
+        return -1
+    if _text(m, b'},"logprobs":null,"finish_reason":"') or _text(m, _reason(end)) or _text(m, b'"') or _matched(m, end):
+        return -1
+    return _text(m, b"}")
+
+
+cdef bint _thinks(MachineC *m, ChoiceC *choice) noexcept nogil:
+    cdef const RunC *runs = <const RunC *>choice.thoughts.runs.data
+    cdef size_t i
+    if m.marks != NULL and not m.hide_thoughts:
+        for i in range(choice.thoughts.runs.size // sizeof(RunC)):
+            if runs[i].thought:
+                return True
+    return False
+
+
+cdef int _said(MachineC *m, ChoiceC *choice, bint thought) noexcept nogil:
+    """Thoughts, or all but thoughts."""
+    cdef const RunC *runs = <const RunC *>choice.thoughts.runs.data
+    cdef size_t begin = 0
+    cdef size_t i
+    if m.marks == NULL:
+        return put_json(&m.out, choice.shown.data, choice.shown.size)
+    for i in range(choice.thoughts.runs.size // sizeof(RunC)):
+        if (runs[i].thought != 0) == thought and put_json(&m.out, choice.thoughts.text.data + begin, runs[i].end - begin):
+            return -1
+        begin = runs[i].end
+    return 0
 
 
 cdef const char *_reason(const EndC *end) noexcept nogil:

@@ -107,7 +107,7 @@ def pumped(chunks: AsyncGenerator[bytes, None]) -> Pump:
 class StreamReply(Struct, frozen=True, kw_only=True):
     """An event stream; each chunk is one write. The head is held back until the first chunk, so that an error before it has its own status.
 
-    `pump(write)` writes the body and gives its last bytes, or raises; cancelling it is how a client's leaving is told. `surface` names the error
+    `pump(write)` writes the body and gives its last bytes, or raises; cancelling it tells that the client left. `surface` names the error
     dialect, also for an error in mid-stream.
     """
 

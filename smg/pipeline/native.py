@@ -26,12 +26,26 @@ from smg.pipeline.records import Record, RecordReader
 from smg.types.event import Event, Usage
 from smg.types.job import Job
 
-__all__ = ["Asked", "ChatFrame", "ChatRenderer", "NativeChat", "NativeEvents", "Take", "Write", "natively"]
+__all__ = [
+    "Asked",
+    "ChatFrame",
+    "ChatRenderer",
+    "NativeCall",
+    "NativeChat",
+    "NativeEvents",
+    "NativeText",
+    "Take",
+    "TakeText",
+    "Write",
+    "natively",
+]
 
 # Takes one chunk; False when the client is gone.
 Write = Callable[[bytes], bool]
 # Takes the events of one wake-up.
 Take = Callable[[list[Event]], object]
+# Takes the one choice of a whole answer as JSON.
+TakeText = Callable[[bytes, Usage], object]
 
 # Batches that may wait for a reader before the engine is held back.
 HELD_BATCHES = 16
@@ -272,6 +286,34 @@ class NativeChat(NativeCall):
             stream = getattr(self._write, "stream", None)
             if isinstance(stream, NativeStream):
                 self._sink.write_into(stream)
+
+
+class NativeText(NativeCall):
+    """Gives the one choice of an answer that is not streamed, as JSON in OpenAI's shape."""
+
+    def __init__(self, engine: Engine, asked: Asked, *, deadlines: Deadlines, aborts: Aborts) -> None:
+        super().__init__(engine, asked.request, deadlines=deadlines, aborts=aborts)
+        assert asked.model.vocabulary is not None
+        self._sink = ChatSink(
+            tables(type(self._engine)),
+            asked.model.vocabulary,
+            automaton(asked.job.stops.strings),
+            prefix=b"",
+            tail=b"",
+            write=_never,
+            whole=True,
+            **self._options(asked),
+        )
+        self.machine = self._sink
+
+    @property
+    def choice(self) -> bytes:
+        """The choice, once the answer is whole."""
+        return self._sink.last
+
+
+def _never(chunk: bytes) -> None:
+    """A whole answer has no chunks."""
 
 
 class NativeEvents(NativeCall):

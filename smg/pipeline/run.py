@@ -27,7 +27,7 @@ from smg.obs.requests import RequestMeter, RequestMeters
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
-from smg.pipeline.native import Asked, ChatRenderer, NativeChat, NativeEvents, Take, Write, natively
+from smg.pipeline.native import Asked, ChatRenderer, NativeCall, NativeChat, NativeEvents, NativeText, Take, TakeText, Write, natively
 from smg.pipeline.parsing import Parsing, parsing_of
 from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
@@ -113,12 +113,13 @@ class Pipeline:
             submission.meter.fail(ClientGone.code)
             raise
 
-    async def whole(self, job: Job, *, take: Take) -> None:
+    async def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> None:
         """Calls `take` with the events of the answer, `Usage` last; once only where the engine is native and the job does not stream.
 
-        Returns when the answer is whole. Raises as `run` does.
+        With `take_text`, an answer of one choice that is only text and thoughts goes there instead, as JSON in OpenAI's shape. Returns when
+        the answer is whole. Raises as `run` does.
         """
-        await self._complete(job, partial(self._take_all, take=take))
+        await self._complete(job, partial(self._take_all, take=take, take_text=take_text))
 
     async def stream(self, job: Job, *, renderer: ChatRenderer, write: Write) -> bytes:
         """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
@@ -193,11 +194,19 @@ class Pipeline:
             raise error
         log.info("engine unavailable, trying another", extra={"request_id": submission.job.request_id, "error": error.code})
 
-    async def _take_all(self, submission: Submission, engine: Engine, asked: Asked, *, take: Take) -> bytes:
+    async def _take_all(
+        self, submission: Submission, engine: Engine, asked: Asked, *, take: Take, take_text: TakeText | None = None
+    ) -> bytes:
         if not natively(engine, asked.job, asked.model):
             async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
                 async for events in batches:
                     take(events)
+            return b""
+
+        if take_text is not None and asked.plain and asked.request.sampling.n == 1:
+            text = NativeText(engine, asked, deadlines=self._deadlines, aborts=self._aborts)
+            usage = await self._run_natively(submission, text)
+            take_text(text.choice, usage)
             return b""
 
         def told(events: list[Event]) -> None:
@@ -228,7 +237,7 @@ class Pipeline:
         usage = await self._run_natively(submission, chat)
         return chat.last + renderer.usage(usage)
 
-    async def _run_natively(self, submission: Submission, call: NativeChat | NativeEvents) -> Usage:
+    async def _run_natively(self, submission: Submission, call: NativeCall) -> Usage:
         try:
             usage = await call.run(submission.job.deadline_s)
         finally:

@@ -48,7 +48,7 @@ class FakePipeline:
             self.running -= 1
             self.closed.append(time.monotonic())
 
-    async def whole(self, job: Job, *, take: Callable[[list[Event]], object]) -> None:
+    async def whole(self, job: Job, *, take: Callable[[list[Event]], object], take_text: object = None) -> None:
         async with aclosing(self.run(job)) as batches:
             async for step in batches:
                 take(step)

@@ -18,7 +18,9 @@ from smg._ext import ChatSink, EventSink, FieldTable, StopStrings, Vocabulary
 from smg.api.openai.answer import Head
 from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_switches import Switches
+from smg.api.openai.chat_whole import ChatWhole
 from smg.engine import EngineDelta, EngineFinish, field_table
+from smg.errors import EngineError
 from smg.parser import REASONING, TOOLS, marks
 from smg.pb import vllm_engine_pb2 as pb
 from smg.pipeline.parsing import Parsing
@@ -26,7 +28,7 @@ from smg.pipeline.records import Record, RecordReader
 from smg.pipeline.stream import StreamMachine, StreamSpec
 from smg.tokenizer import load_tokenizer
 from smg.tokenizer.decoder import BytesDecoder
-from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall
+from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from tests.parser.oracle import tools_named
 from tests.parser.writers import SCHEMA, TOOL_WRITERS
 from tests.pipeline.fleet import MODEL
@@ -187,9 +189,9 @@ class Native:
 class Chat:
     """The native side of a case that needs no parser in Python, up to the client's bytes; and the renderer that is its specification."""
 
-    def __init__(self, case: Case) -> None:
-        switches = Switches(choices=case.n, usage=False, logprobs=False, reasoning=case.draw.random() < 0.8)
-        self.renderer = ChatStream(HEAD, switches)
+    def __init__(self, case: Case, *, whole: bool = False) -> None:
+        self.switches = Switches(choices=case.n, usage=False, logprobs=False, reasoning=case.draw.random() < 0.8)
+        self.renderer = ChatStream(HEAD, self.switches)
         self.written: list[bytes] = []
         self.ends: list[tuple[str, int, str]] = []
         self.sink = ChatSink(
@@ -212,6 +214,7 @@ class Chat:
             tail=self.renderer.frame.tail,
             hide_thoughts=self.renderer.frame.hide_thoughts,
             write=self.written.append,
+            whole=whole,
             done=lambda *end: self.ends.append(end),
         )
 
@@ -291,6 +294,33 @@ def test_chat_equals_specification(reasoning: str, seed: int) -> None:
         assert b"".join(chat.written) + (chat.sink.last if chat.ends and not over else b"") == specified
     assert chat.ends == [("", 0, "")]
     assert chat.sink.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines)
+
+
+@pytest.mark.parametrize("reasoning", ["", *(name for name, _ in REASONING if Parsing(reasoning=name).thought_marks is not None)])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_whole_chat_equals_specification(reasoning: str, seed: int) -> None:
+    case = Case(random.Random(seed), reasoning, "")
+    case.parsing = structs.replace(case.parsing, tool=None, tools=(), named=None)
+    if case.n > 1:
+        return  # those are told as events
+    (machine,), chat = case.machines(), Chat(case, whole=True)
+    specified, native = ChatWhole(HEAD, chat.switches), ChatWhole(HEAD, chat.switches)
+    for delta in case.messages:
+        chat.sink.feed(message(delta))
+    assert not chat.written
+    try:
+        for delta in case.messages:
+            specified.feed(machine.feed(delta))
+    except EngineError as error:
+        assert chat.ends == [(error.message, 13, "")]
+        return
+    assert chat.ends == [("", 0, "")]
+    usage = Usage(prompt_tokens=7, completion_tokens=machine.completion_tokens, reasoning_tokens=machine.reasoning_tokens)
+    specified.feed([usage])
+    native.take(chat.sink.last, usage)
+    assert native.body() == specified.body()
+    assert chat.sink.usage[1] == machine.completion_tokens
 
 
 def test_common_families_need_no_parser_in_python() -> None:

@@ -36,7 +36,7 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
         return StreamReply(pump=pump, surface="openai")
     whole = ChatWhole(head, settings.switches)
     if check is None:
-        await services.pipeline.whole(job, take=whole.feed)
+        await services.pipeline.whole(job, take=whole.feed, take_text=whole.take if settings.switches.reasoning else None)
     else:
         async with aclosing(check.watch(services.pipeline.run(job))) as batches:
             async for events in batches:

@@ -62,6 +62,7 @@ class ChatWhole:
         self._switches = switches
         self._choices = [_Choice() for _ in range(switches.choices)]
         self._usage: Usage | None = None
+        self._choice_json = b""
 
     @property
     def is_large(self) -> bool:
@@ -73,9 +74,14 @@ class ChatWhole:
         for event in events:
             self._take(event)
 
+    def take(self, choice: bytes, usage: Usage) -> None:
+        """Takes the one choice of an answer as JSON."""
+        self._choice_json = choice
+        self._usage = usage
+
     def body(self) -> bytes:
         """Gives the response body."""
-        choices = b",".join([self._choice(i, choice) for i, choice in enumerate(self._choices)])
+        choices = self._choice_json or b",".join([self._choice(i, choice) for i, choice in enumerate(self._choices)])
         usage = encode(usage_fields(self._usage) if self._usage else None)
         return self._head.prefix() + b',"choices":[%b],"usage":%b}' % (choices, usage)
 
