@@ -96,66 +96,84 @@ class Loop:
             self.soon.pop(0)()
 
 
-def frames_target() -> Target:
-    """Three calls on a connection; one is cancelled, paused or resumed from inside its sink, as the draw will have it."""
-    from smg._ext import Call, Connection, Headers, Inbox
+class Frames:
+    """One input: three calls on a connection, one of which is cancelled, paused or resumed from inside its sink, as `mood` will have it."""
 
-    headers = Headers(b"/s/m", b"h", secure=False, metadata=[])
+    def __init__(self, mood: int) -> None:
+        from smg._ext import Call, Connection, Headers
+
+        self.mood = mood
+        self.ends = [0, 0, 0]
+        self.cancelled = [False] * 3
+        self.calls: dict[int, Call] = {}
+        self.loop = Loop()
+        self.lost: list[int] = []
+        ours, self.engine = socket.socketpair()
+        ours.setblocking(False)
+        self.connection = Connection(self.loop, ours, lambda: self.lost.append(1))  # type: ignore[arg-type]
+        self.connection.start(lambda: None)
+        self.headers = Headers(b"/s/m", b"h", secure=False, metadata=[])
+
+    def start(self, i: int) -> None:
+        """Starts a call."""
+        from smg._ext import Inbox
+
+        def end(status: int, text: str) -> None:
+            self.ends[i] += 1
+
+        inbox = Inbox(lambda messages: self.take(i, messages), end)
+        self.calls[i] = self.connection.call(self.headers, None, b"request" * 20, inbox, message_limit=5000)
+
+    def take(self, i: int, messages: list[bytes]) -> None:
+        """What the sink of a call does with what it gets."""
+        REACHED["frames"] += len(messages)
+        if self.mood == i:
+            self.cancelled[i] = True
+            self.calls.pop(i).cancel()  # the last reference that is not the connection's
+        elif self.mood == i + 3:
+            self.calls[i].pause()
+        elif self.mood == 6:
+            self.calls[0].resume()
+        elif self.mood == 7:
+            self.connection.close()
+        elif self.mood == 8:
+            self.calls[i].linger()
+            self.connection._sweep()  # type: ignore[attr-defined]  # as its timer does
+
+    def read(self) -> None:
+        """Lets the connection read, unless it is closed."""
+        if not self.connection.closed:
+            self.connection._readable()  # type: ignore[attr-defined]
+            self.loop.run()
+
+    def close(self) -> None:
+        """The engine leaves: every call has ended once, and nothing is left."""
+        self.engine.close()
+        self.read()
+        self.connection.close()
+        self.loop.run()
+        assert not self.loop.faults, self.loop.faults
+        assert self.lost == [1]
+        assert self.connection.active == 0
+        for i in range(3):
+            swept = self.mood == 8 and self.ends[i] == 0  # cancelled as it took too long
+            assert self.ends[i] + self.cancelled[i] + swept == 1, (self.ends, self.cancelled)
+
+
+def frames_target() -> Target:
+    """Bytes of an engine's side of a connection."""
 
     def feed(data: bytes, draw: random.Random) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        loop = Loop()
-        lost: list[int] = []
-        connection = Connection(loop, ours, lambda: lost.append(1))  # type: ignore[arg-type]
-        connection.start(lambda: None)
-        ends = [0, 0, 0]
-        calls: dict[int, Call] = {}
-        cancelled = [False] * 3
-        mood = draw.randrange(10)
-
-        def start(i: int) -> None:
-            def take(messages: list[bytes]) -> None:
-                REACHED["frames"] += len(messages)
-                if mood == i:
-                    cancelled[i] = True
-                    calls.pop(i).cancel()  # the last reference that is not the connection's
-                elif mood == i + 3:
-                    calls[i].pause()
-                elif mood == 6:
-                    calls[0].resume()
-                elif mood == 7:
-                    connection.close()
-                elif mood == 8:
-                    calls[i].linger()
-                    connection._sweep()  # type: ignore[attr-defined]  # as its timer does
-
-            def end(status: int, text: str) -> None:
-                ends[i] += 1
-
-            calls[i] = connection.call(headers, None, b"request" * 20, Inbox(take, end), message_limit=5000)
-
+        frames = Frames(draw.randrange(10))
         for i in range(3):
-            start(i)
-        loop.run()  # the requests leave
+            frames.start(i)
+        frames.loop.run()  # the requests leave
         middle = draw.randrange(len(data) + 1)
         for piece in (data[:middle], data[middle:]):
-            if piece and not connection.closed:
-                theirs.send(piece)
-                connection._readable()  # type: ignore[attr-defined]
-                loop.run()
-        theirs.close()
-        if not connection.closed:
-            connection._readable()  # type: ignore[attr-defined]
-            loop.run()
-        connection.close()
-        loop.run()
-        assert not loop.faults, loop.faults
-        assert lost == [1]
-        assert connection.active == 0
-        for i in range(3):
-            swept = mood == 8 and ends[i] == 0  # cancelled as it took too long
-            assert ends[i] + cancelled[i] + swept == 1, (ends, cancelled)
+            if piece and not frames.connection.closed:
+                frames.engine.send(piece)
+                frames.read()
+        frames.close()
 
     return feed
 
