@@ -206,12 +206,13 @@ def wire_target() -> Target:
 
 def sink_target() -> Target:
     """A sink, of one kind or the other, that gets up to four messages."""
-    from smg._ext import ChatSink, EventSink, StopStrings, Vocabulary
+    from smg._ext import ChatSink, EventSink, StopStrings, ThoughtMarks, Vocabulary
 
     known = tables()
     pieces = [bytes([i]) for i in range(256)] + [b" the", b"STOP", "é€😀".encode(), b"\xf0\x9f", b"\x98\x80", b'"\\\n']
     vocabulary = Vocabulary(pieces, [0, 5, 261])
     stops = [None, StopStrings(("STOP",)), StopStrings(("a", "ab", "b\n", "😀", "thethe"))]
+    thoughts = [None, ThoughtMarks(starts=("a", "STO"), ends=("b", "é€"), also_ends=("😀",), layout=("\n",))]
 
     def feed(data: bytes, draw: random.Random) -> None:
         written: list[bytes] = []
@@ -221,25 +222,32 @@ def sink_target() -> Target:
             "choices": draw.randrange(1, 4), "ends": (2, 3), "reported": (3,), "min_tokens": draw.randrange(3),
             "skip_special": draw.random() < 0.5, "include_stop": draw.random() < 0.5, "prompt_tokens": 7,
             "kept": ((), (5,))[draw.randrange(2)], "prompt_tail": ((), (259, 65), (300,))[draw.randrange(3)], "unary": draw.random() < 0.2,
-            "done": lambda error, status, text: done.append((error, status, text)),
+            "done": lambda error, status, text: done.append((error, status, text)), "marks": thoughts[draw.randrange(2)],
+            "in_think": draw.random() < 0.3, "stream_thoughts": draw.random() < 0.7,
         }  # fmt: skip
+        whole = options["choices"] == 1 and draw.random() < 0.5
         kind = (known[draw.randrange(len(known))], vocabulary, stops[draw.randrange(3)])
         sink: ChatSink | EventSink
         if draw.random() < 0.5:
-            sink = ChatSink(*kind, **options, prefix=b'data: {"id":"x"', tail=b"}\n\n", write=written.append)
+            frame = {"prefix": b'data: {"id":"x"', "tail": b"}\n\n", "hide_thoughts": draw.random() < 0.2}
+            sink = ChatSink(*kind, **options, **frame, whole=whole, write=written.append)
         else:
-            sink = EventSink(*kind, **options, take=records.extend, split=draw.random() < 0.5, gather=draw.random() < 0.3)
+            split = options["marks"] is None and draw.random() < 0.5
+            sink = EventSink(*kind, **options, take=records.extend, split=split, gather=draw.random() < 0.3)
         parts = draw.randrange(1, 5)
         for i in range(parts):
             sink.feed(data[len(data) * i // parts :] if i % 2 else data)
         assert len(done) <= 1
         REACHED["sink"] += len(written) + len(records)
-        for chunk in written:
-            for line in chunk.decode().splitlines():
-                assert not line or json.loads(line.removeprefix("data: "))["choices"]
+        if isinstance(sink, ChatSink) and whole and done and done[0][:2] == ("", 0):
+            assert json.loads(sink.last)["message"]["content"] is not None
+        elif isinstance(sink, ChatSink) and not whole:
+            written.append(sink.last)
+        for line in b"".join(written).decode().splitlines():
+            assert not line or json.loads(line.removeprefix("data: "))["choices"]
         for choice, text, _ in records:
             assert 0 <= choice < options["choices"]
-            "".join(text).encode()
+            "".join(part if isinstance(part, str) else part[1] for part in text).encode()
 
     return feed
 

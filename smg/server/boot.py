@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 PR_SET_NAME = 15
 PR_SET_PDEATHSIG = 1
+M_ARENA_MAX = -8
 
 
 class Phase:
@@ -90,6 +91,8 @@ def _child(run: Callable[[], int], parent: int, name: str, close: Callable[[], N
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         libc.prctl(PR_SET_NAME, name.encode()[:15])
+        if hasattr(libc, "mallopt"):  # glibc's: threads that hardly allocate at the same time need no heaps of their own
+            libc.mallopt(M_ARENA_MAX, 1)
         if os.getppid() != parent:
             return 1
         signal.set_wakeup_fd(-1)

@@ -11,9 +11,6 @@ __all__ = ["MODULES", "preload"]
 MODULES = (
     "asyncio",
     "uvloop",
-    "granian._granian",
-    "granian._futures",
-    "granian.http",
     "google.protobuf.message_factory",
     "jinja2",
     "smg.middleware",
@@ -27,9 +24,12 @@ MODULES = (
 )
 
 
-def preload() -> None:
-    """Imports them, and keeps the garbage collector of the children away from what they share."""
-    for name in MODULES:
+GRANIAN = ("granian._granian", "granian._futures", "granian.http")
+
+
+def preload(*, granian: bool = False) -> None:
+    """Imports them, and keeps the garbage collector of the children away from what they share. `granian`: it is the front."""
+    for name in (*MODULES, *(GRANIAN if granian else ())):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

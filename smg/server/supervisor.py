@@ -52,7 +52,7 @@ def run(config: Config, *, reload: Callable[[], Config] | None = None, make_appl
     start_logging(config.logging, process="supervisor", in_thread=False)
     with contextlib.ExitStack() as stack:
         supervisor = Supervisor(config, reload=reload, make_application=make_application, stack=stack)
-        preload()
+        preload(granian=config.server.http_front == "granian")
         return supervisor.run()
 
 
