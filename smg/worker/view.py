@@ -30,8 +30,11 @@ class Lease:
         shm.acquire(row, slot, epoch, tokens)
 
     def answered(self) -> None:
-        """Takes the prompt's tokens off the count, once the first token has come: they are computed, only the request goes on."""
-        if self._shm is not None and self._tokens:
+        """Takes the prompt's tokens off the count, once the first token has come: they are computed, only the request goes on.
+
+        Does nothing when the slot counts for another engine since, where `acquire` would wipe out that one's requests.
+        """
+        if self._shm is not None and self._tokens and self._shm.held(self._row, self._slot, self._epoch):
             tokens, self._tokens = self._tokens, 0
             self._shm.acquire(self._row, self._slot, self._epoch, -tokens)
             self._shm.release(self._row, self._slot, self._epoch, 0)

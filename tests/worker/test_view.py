@@ -99,6 +99,27 @@ def test_a_removed_engine_takes_no_more_requests_and_its_slot_is_reused_last(shm
     assert registry.inflight(reused) == (0, 0)
 
 
+def test_a_late_first_token_does_not_touch_what_the_next_engine_of_a_slot_counts(
+    shm: Shm, registry: Registry, tmp_path: pathlib.Path
+) -> None:
+    mine = view(shm, tmp_path)
+    mine.candidates("m")
+    late = mine.acquire(0, 7)
+    registry.retain(())
+    for record in registry.add([f"grpc://d:{port}" for port in range(4)]):
+        describe(registry, record, "m")
+        registry.set_state(record.url, EngineState.READY)
+    (reused,) = [record for record in registry.records() if record.slot == 0]
+    mine.candidates("m")
+    first = mine.acquire(0, 5)
+    late.answered()
+    assert registry.inflight(reused) == (1, 5)
+    second = mine.acquire(0, 3)
+    for lease in (first, second, late):
+        lease.release()
+    assert registry.inflight(reused) == (0, 0)
+
+
 def test_a_stale_view_does_not_offer_a_slot_that_was_reused(shm: Shm, registry: Registry, tmp_path: pathlib.Path) -> None:
     mine = view(shm, tmp_path)
     assert len(mine.candidates("m")) == 2
