@@ -32,7 +32,9 @@ class Router:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model)
         chosen = candidates[policy.select(candidates, request=request)]
-        record = next(record for record in self._view.engines(model) if record.slot == chosen.slot)
+        record = next((record for record in self._view.engines(model) if record.slot == chosen.slot), None)
+        if record is None:  # it was removed meanwhile
+            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid)
         return record, self._view.acquire(chosen.slot, max(0, len(prompt_ids) - policy.cached_tokens))
 
     def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:

@@ -2,7 +2,7 @@
 
 import collections
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
 from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
 from smg.pipeline.route import Router
+from smg.policy import POLICIES, Candidate, Policy, RouteRequest
 from smg.types.job import Routing
 from smg.worker import EngineState, Lease, Registry, WorkerView
 
@@ -124,6 +125,21 @@ def test_engines_that_are_not_ready_or_have_failed_are_passed_over(policy: str, 
         made.registry.set_state(url, EngineState.FAILED)
     with pytest.raises(NoEngine):
         route(router, key="k")
+
+
+def test_an_engine_that_is_removed_while_it_is_chosen(gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gateway(2)
+    router = made.worker(policy="round_robin")
+
+    def select(self: Policy, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+        made.registry.retain(made.urls[1:])
+        return 0
+
+    monkeypatch.setattr(POLICIES.get("round_robin"), "select", select)
+    assert route(router)[0] == made.urls[1]
+    made.urls.clear()
+    with pytest.raises(NoEngine):
+        route(router)
 
 
 def test_a_removed_engine_gets_nothing_and_takes_its_entries_with_it(gateway: Open) -> None:
