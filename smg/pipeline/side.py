@@ -74,7 +74,7 @@ def _run(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T]", work: Cal
         return
     try:
         result = work()
-    except Exception as error:  # whatever it is, it belongs to who waits
+    except BaseException as error:  # whatever it is, it belongs to who waits: a panic of a Rust library is no Exception
         _tell(loop, _fail, future, error)
     else:
         _tell(loop, _settle, future, result)
@@ -92,7 +92,7 @@ def _settle(future: "asyncio.Future[T]", result: T) -> None:
         future.set_result(result)
 
 
-def _fail(future: "asyncio.Future[T]", error: Exception) -> None:
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
 

@@ -27,6 +27,24 @@ def test_results_and_errors_arrive() -> None:
     asyncio.run(run())
 
 
+class Panic(BaseException):
+    """As PyO3's PanicException, which a fault inside the Rust libraries raises: no Exception."""
+
+
+def test_a_panic_belongs_to_who_waits_and_ends_no_thread() -> None:
+    def panic() -> None:
+        raise Panic
+
+    async def run() -> None:
+        side = SideThread()
+        with pytest.raises(Panic):
+            await asyncio.wait_for(side.run(panic), 5)
+        assert await asyncio.wait_for(side.run(divmod, 7, 2), 5) == (3, 1)
+        side.close()
+
+    asyncio.run(run())
+
+
 def test_work_that_nobody_waits_for_is_not_done() -> None:
     async def run() -> list[str]:
         side, done, gate = SideThread(), [], threading.Event()
