@@ -25,6 +25,7 @@ from smg.errors import ClientGone, EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.requests import RequestMeter, RequestMeters
 from smg.pipeline.deadlines import Deadlines
+from smg.pipeline.forced import is_forced, take_tags
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
 from smg.pipeline.native import Asked, ChatRenderer, NativeCall, NativeChat, NativeEvents, NativeText, Take, TakeText, Write, natively
@@ -142,8 +143,9 @@ class Pipeline:
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
         if self._under_way > 1:
             await asyncio.sleep(0)
+        parsing = parsing_of(job, model)
         meter = self._meters.start(model=model.id, endpoint=job.surface, streaming=job.stream)
-        return Submission(job=job, model=model, prompt=prompt, parsing=parsing_of(job, model), meter=meter)
+        return Submission(job=job, model=model, prompt=prompt, parsing=parsing, meter=meter)
 
     async def _complete(self, job: Job, attempt: Attempt) -> bytes:
         self._under_way += 1
@@ -187,10 +189,14 @@ class Pipeline:
         return Asked(job, model, prompt, parsing, request)
 
     def _pass_over(self, submission: Submission, record: EngineRecord, error: EngineUnavailable) -> None:
-        """The engine is gone: the next attempt avoids it. Raises the error when there is to be none."""
+        """The engine is gone: the next attempt avoids it. Raises the error when there is to be none.
+
+        One that had failed already was taken again for want of another: more attempts could go on for as long as it seems ready.
+        """
         self._view.suspect(record.slot)
+        again = record.slot in submission.avoid
         submission.avoid |= {record.slot}
-        if submission.answered or len(submission.avoid) >= min(ATTEMPTS, len(self._view.engines(submission.model.id))):
+        if submission.answered or again or len(submission.avoid) >= min(ATTEMPTS, len(self._view.engines(submission.model.id))):
             raise error
         log.info("engine unavailable, trying another", extra={"request_id": submission.job.request_id, "error": error.code})
 

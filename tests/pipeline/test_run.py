@@ -18,6 +18,7 @@ from smg.errors import (
 )
 from smg.types.event import Content, Started
 from smg.types.job import ChatInput, Constraint, Job, Logprobs, Sampling, Stops, TextInput, TokenInput
+from smg.worker import EngineState
 from tests.engine.drive import until
 from tests.pipeline.fleet import PROTOCOLS, Fleet, chat, collect, finish_of, fleet, text_of, usage_of
 
@@ -187,6 +188,39 @@ def test_no_engine_left_is_unavailable() -> None:
             assert engines.load == 0
 
     asyncio.run(run())
+
+
+def test_the_one_engine_that_seems_ready_is_not_tried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The health check has not noticed yet that the one is dead, and knows that the other is not ready."""
+
+    async def run() -> list[int]:
+        async with fleet("vllm", "sglang") as engines:
+            tried: list[int] = []
+            monkeypatch.setattr(engines.view, "suspect", tried.append)
+            engines.view.shm.set_engine_state(1, EngineState.NOT_READY)
+            engines.sims[0].kill()
+            with pytest.raises(EngineUnavailable):
+                await asyncio.wait_for(collect(engines, chat("hello there")), 5)
+            assert engines.load == 0
+            return tried
+
+    assert asyncio.run(run()) == [0, 0]
+
+
+def test_a_request_that_is_refused_for_its_tools_is_not_counted_as_routed() -> None:
+    tools = tuple(
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object", "$defs": {"x": {"type": kind}}}}}
+        for name, kind in (("a", "string"), ("b", "number"))
+    )
+
+    async def run() -> list[bytes]:
+        async with fleet("vllm") as engines:
+            source = ChatInput(messages=({"role": "user", "content": "hello"},), tools=tools, tool_choice="required")
+            with pytest.raises(InvalidValue):
+                await collect(engines, chat(input=source))
+            return [key for key, values in engines.view.shm.totals() if b"smg_router_requests" in key and any(values)]
+
+    assert asyncio.run(run()) == []
 
 
 @WAYS
