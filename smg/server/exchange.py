@@ -173,7 +173,8 @@ class Exchange:
             self._send(error_reply(error, surface=self._surface))
         else:
             self.status = error.status
-            outlet(stream_error(error, surface=self._surface))
+            if not outlet(stream_error(error, surface=self._surface)):
+                cut_unfinished(self._protocol)  # who shut only its sending side would take a clean end for that of the answer
 
     def _client_left(self, watcher: "asyncio.Future[None]") -> None:
         if not watcher.cancelled():

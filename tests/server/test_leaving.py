@@ -1,11 +1,16 @@
 """Clients that leave: in their body, before the first token, in mid-stream. The run ends, and nothing is left counted."""
 
 import asyncio
+import contextlib
+import socket
 import time
 
 import pytest
+import uvloop
 
+from smg.config import Config
 from smg.server import exchange as exchange_module
+from smg.server.front import Front
 from smg.types.event import Content
 from tests.api.fake import HANG, STARTED
 from tests.server.asking import body, make_app
@@ -60,6 +65,32 @@ def test_a_client_that_leaves_ends_the_run(fields, script, early):
             return pipeline.closed[0] - left
 
     assert asyncio.run(run()) < LEAVES_S
+    assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
+
+
+def test_a_client_that_only_shut_its_sending_side_is_not_told_a_clean_end():
+    """It counts as one that left; the part of the answer that it has must not look like the whole."""
+    app, pipeline = make_app([[STARTED], [Content(0, "a")], HANG])
+
+    async def run():
+        front = Front(app, config=Config(), loop=asyncio.get_running_loop())
+        sock = socket.create_server(("127.0.0.1", 0))
+        await front.serve(sock)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(front.close)
+            reader, writer = await stack.enter_async_context(connection(sock.getsockname()[1]))
+            writer.write(post(body(stream=True)))
+            await reader.readuntil(b'"a"')
+            writer.write_eof()
+            rest = b""
+            with contextlib.suppress(ConnectionResetError):
+                while piece := await reader.read(65536):
+                    rest += piece
+            return rest
+
+    rest = uvloop.run(run())
+    assert b"0\r\n\r\n" not in rest
+    assert not pipeline.running
     assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
 
 
