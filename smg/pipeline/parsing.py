@@ -89,12 +89,15 @@ def mark_patterns(reasoning: str | None, tool: str | None) -> MarkPatterns:
     return MarkPatterns(re.compile(whole or "(?!)"), re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)"))
 
 
-def parsing_of(job: Job, model: ServedModel) -> Parsing:
-    """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is."""
+def parsing_of(job: Job, model: ServedModel, *, tags: bool = False) -> Parsing:
+    """No parser for plain completions, no tool parser without tools, no reasoning parser for who wants the text as it is.
+
+    `tags`: a forced call may be held to structural tags, which every engine of the model takes.
+    """
     if not isinstance(job.input, ChatInput):
         return Parsing(constraint=job.constraint)
     chat = job.input
-    forced = forced_call(chat, tool_parser=model.tool_parser)
+    forced = forced_call(chat, tool_parser=model.tool_parser, tags=tags)
     tool = forced.tool if forced else model.tool_parser
     tools: Sequence[JsonObject] = () if chat.tool_choice == "none" or tool is None else chat.tools
     return Parsing(

@@ -143,7 +143,9 @@ class Pipeline:
         prompt = await prepare(job.input, model, allow_special=self._allow_special)
         if self._under_way > 1:
             await asyncio.sleep(0)
-        parsing = parsing_of(job, model)
+        forced = isinstance(job.input, ChatInput) and is_forced(job.input)
+        tags = forced and take_tags(record.runtime for record in self._view.engines(model.id))
+        parsing = parsing_of(job, model, tags=tags)
         meter = self._meters.start(model=model.id, endpoint=job.surface, streaming=job.stream)
         return Submission(job=job, model=model, prompt=prompt, parsing=parsing, meter=meter)
 

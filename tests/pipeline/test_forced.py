@@ -2,15 +2,44 @@
 
 import asyncio
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from smg.engine.sglang import SglangEngine
+from smg.config import Config
 from smg.errors import InvalidValue, UnsupportedParameter
-from smg.pipeline.forced import forced_call
-from smg.types.job import ChatInput
+from smg.pipeline.forced import forced_call, take_tags
+from smg.sim.protocol import sglang, vllm
+from smg.types.event import Event, ToolCall
+from smg.types.job import ChatInput, Constraint
 from smg.types.json import JsonObject
+from smg.worker import EngineState
+from tests.parser.writers import TOOL_WRITERS
 from tests.pipeline.fleet import calls_of, chat, collect, finish_of, fleet, text_of
+
+TAGGED = ("openai", "inkling", "kimik2", "mistral")
+# Each time it is called: the sampling parameters that the simulated engines have received.
+Received = Callable[[], list[Any]]
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> Received:
+    """What arrives at the simulators, whichever way it was written."""
+    seen: list[Any] = []
+
+    def noting(read: Any) -> Any:
+        return lambda self, request: (seen.append(request.sampling_params), read(self, request))[1]
+
+    for servicer in (sglang.Servicer, vllm.Servicer):
+        monkeypatch.setattr(servicer, "submission", noting(servicer.submission))
+    return lambda: seen
+
+
+def family(name: str) -> Config:
+    """A configuration whose model is of that tool family."""
+    return replace(Config(), model=replace(Config().model, tool_call_parser=name))
 
 
 def tool(name: str, schema: "JsonObject | None" = None) -> JsonObject:
@@ -76,17 +105,98 @@ def test_the_output_becomes_calls(protocol: str, choice: str, output: str, calls
     asyncio.run(run())
 
 
-def test_the_engine_gets_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-    encode = SglangEngine.encode
-    monkeypatch.setattr(SglangEngine, "encode", lambda self, request: sent.append(request) or encode(self, request))
-
+def test_the_engine_gets_the_constraint(received: Received) -> None:
     async def run() -> None:
         async with fleet("sglang") as engines:
             await collect(engines, chat(input=asked("a", tool("a"))))
 
     asyncio.run(run())
-    assert json.loads(encode(SglangEngine("grpc://x:1"), sent[0]).sampling_params.json_schema)["properties"] == {"city": {"type": "string"}}
+    (params,) = received()
+    assert params.WhichOneof("constraint") == "json_schema"
+    assert json.loads(params.json_schema)["properties"] == {"city": {"type": "string"}}
+
+
+def test_tags_are_for_engines_that_all_take_them() -> None:
+    assert take_tags(["vllm", "sglang", "vllm"])
+    assert not take_tags(["vllm", "mlx"])
+    assert not take_tags(["trtllm"])
+    assert not take_tags(["tokenspeed"])
+
+
+@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize("choice", ["required", "a"])
+def test_families_with_tags_keep_their_format_where_engines_take_tags(name: str, choice: str) -> None:
+    forced = forced_call(asked(choice, tool("a"), tool("b")), tool_parser=name, tags=True)
+    assert forced is not None
+    assert (forced.constraint.kind, forced.constraint.param, forced.tool, forced.named) == ("structural_tag", "tool_choice", name, None)
+
+    free = forced_call(asked(choice, tool("a"), tool("b")), tool_parser=name)
+    if name in ("openai", "inkling"):
+        assert free is None
+    else:
+        assert free is not None
+        assert free.constraint.kind == "json_schema"
+
+
+def test_one_call_where_calls_may_not_be_parallel() -> None:
+    def told(**how: Any) -> Constraint:
+        forced = forced_call(asked("required", tool("a"), **how), tool_parser="kimik2", tags=True)
+        assert forced is not None
+        return forced.constraint
+
+    assert '"stop_after_first": true' in told(parallel=False).value
+    assert '"stop_after_first": true' not in told().value
+
+
+def test_other_families_are_held_to_a_schema_by_engines_that_take_tags() -> None:
+    for name in ("qwen", None):
+        forced = forced_call(asked("required", tool("a")), tool_parser=name, tags=True)
+        assert forced is not None
+        assert (forced.constraint.kind, forced.tool) == ("json_schema", "json")
+
+
+def test_tools_that_define_one_name_differently_have_tags_of_their_own() -> None:
+    def using(kind: str) -> JsonObject:
+        return {"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": kind}}}
+
+    assert forced_call(asked("required", tool("a", using("string")), tool("b", using("null"))), tool_parser="kimik2", tags=True)
+
+
+@pytest.mark.parametrize(("protocol", "data_plane"), [("vllm", "native"), ("sglang", "aio")])
+@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize("choice", ["required", "a"])
+def test_calls_come_out_of_the_familys_own_format(name: str, protocol: str, data_plane: Any, choice: str, received: Received) -> None:
+    made: list[tuple[str, dict[str, object]]] = [("a", {"city": "Rome"})]
+    if choice == "required" and name != "openai":
+        made.append(("b", {}))
+    config = replace(family(name), engines=replace(Config().engines, data_plane=data_plane))
+
+    async def run() -> list[Event]:
+        async with fleet(protocol, config=config, output="text", text=TOOL_WRITERS[name].write(made)) as engines:
+            return await collect(engines, chat(input=asked(choice, tool("a"), tool("b")), max_tokens=500))
+
+    events = asyncio.run(run())
+    assert calls_of(events) == [(called, json.dumps(arguments)) for called, arguments in made]
+    heads = [event for event in events if isinstance(event, ToolCall)]
+    assert [head.index for head in heads] == list(range(len(made)))
+    assert len({head.id for head in heads}) == len(made)
+    if name == "kimik2":
+        assert heads[0].id == "functions.a:0"
+    assert (text_of(events), finish_of(events).reason) == ("", "tool_calls")
+    (params,) = received()
+    assert params.WhichOneof("constraint") == "structural_tag"
+    assert json.loads(params.structural_tag)["type"] == "structural_tag"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kimik2", "json_schema"), ("mistral", "json_schema"), ("openai", None), ("inkling", None)])
+def test_one_engine_that_takes_no_tags_decides_for_all(name: str, kind: "str | None", received: Received) -> None:
+    async def run() -> None:
+        async with fleet("sglang", "mlx", config=family(name)) as engines:
+            engines.view.shm.set_engine_state(1, EngineState.NOT_READY)  # it takes no request now, but it may
+            await collect(engines, chat(input=asked("required", tool("a"))))
+
+    asyncio.run(run())
+    assert [params.WhichOneof("constraint") for params in received()] == [kind]
 
 
 def test_an_engine_without_constraints_refuses_by_the_clients_word() -> None:

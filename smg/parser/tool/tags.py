@@ -1,11 +1,16 @@
-"""A forced tool call in the family's own format: xgrammar's structural tags, which the engines but MLX take as a constraint.
+"""A forced tool call in the family's own format: xgrammar's structural tags, which vLLM and SGLang take as a constraint.
 
 In: the family, the tools' schemas, and whether one tool is named or several calls may come. Out: the JSON of the tags; None for families
 whose format tags cannot say, which are held to a plain schema instead. What the engine writes is read by the family's own parser.
-Source: xgrammar's documentation of structural tags; the tags are those that the original sends. Called by `smg.pipeline.forced`.
+Source: xgrammar's documentation of structural tags, their form since 0.1.25 (`format`, not `structures`). Called by `smg.pipeline.forced`.
+
+Every format is closed: nothing but calls, after one block of thinking where a family thinks in the channels in which it calls: there no
+engine can hold a constraint back until thinking ends. Versions before 0.2 refuse an empty separator, a list of tags inside a sequence
+anywhere but at its end, and an `or` of which only some choices end by themselves; so these formats have none.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -31,50 +36,74 @@ def _schema(schema: JsonObject) -> JsonObject:
     return {"type": "json_schema", "json_schema": schema or {"type": "object"}}
 
 
-def _triggered(triggers: Iterable[str], tags: Iterable[tuple[str, Json, str]], *, once: bool) -> JsonObject:
-    listed: list[Json] = [{"begin": begin, "content": content, "end": end} for begin, content, end in tags]
-    return {"type": "triggered_tags", "triggers": list(triggers), "tags": listed, "at_least_one": True, "stop_after_first": once}
+def _text(value: str) -> JsonObject:
+    return {"type": "const_string", "value": value}
+
+
+def _like(pattern: str) -> JsonObject:
+    return {"type": "regex", "pattern": pattern}
+
+
+def _row(*elements: Json) -> JsonObject:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def _either(choices: Iterable[JsonObject]) -> JsonObject:
+    elements: list[Json] = list(choices)
+    return {"type": "or", "elements": elements}
+
+
+def _tag(begin: str, content: JsonObject, end: str) -> JsonObject:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _calls(tags: Iterable[JsonObject], *, separator: str, once: bool) -> JsonObject:
+    listed: list[Json] = list(tags)
+    return {"type": "tags_with_separator", "tags": listed, "separator": separator, "at_least_one": True, "stop_after_first": once}
+
+
+def _thought_or_not(begin: str, end: str, calls: JsonObject) -> JsonObject:
+    return _either([calls, _row(_tag(begin, {"type": "any_text"}, end), calls)])
 
 
 def _harmony(schemas: dict[str, JsonObject], once: bool) -> JsonObject:
-    triggers = ("<|channel|>commentary", "<|start|>assistant<|channel|>commentary")
-    heads = [(f"{trigger} to=functions.{name}<|constrain|>json<|message|>", name) for trigger in triggers for name in schemas]
-    return _triggered(triggers, ((head, _schema(schemas[name]), "") for head, name in heads), once=once)
+    """One call always: its end, <|call|>, is a stop token, which tags cannot hold. The space before <|constrain|> comes and goes."""
+    heads = ((rf"<\|channel\|>commentary to=functions\.{re.escape(name)} ?<\|constrain\|>json<\|message\|>", name) for name in schemas)
+    calls = _either(_row(_like(head), _schema(schemas[name])) for head, name in heads)
+    return _thought_or_not("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", calls)
 
 
 def _inkling(schemas: dict[str, JsonObject], once: bool) -> JsonObject:
-    trigger = "<|content_invoke_tool_json|>"
-    tags = ((f'{trigger}{{"name": {json.dumps(name)}, "args": ', _schema(schema), "}<|end_message|>") for name, schema in schemas.items())
-    return _triggered((trigger,), tags, once=once)
+    """The prompt has opened the first block; the tool's name stands before the mark, or does not."""
+
+    def tags() -> Iterable[JsonObject]:
+        for name, schema in schemas.items():
+            head = _like(rf'\{{"name": ?"{re.escape(name)}", ?"args": ?')
+            for before in ("", name):
+                yield _tag(f"{before}<|content_invoke_tool_json|>", _row(head, _schema(schema), _text("}")), "<|end_message|>")
+
+    calls = _calls(tags(), separator="<|message_model|>", once=once)
+    return _thought_or_not("<|content_thinking|>", "<|end_message|><|message_model|>", calls)
 
 
 def _kimi(schemas: dict[str, JsonObject], once: bool) -> JsonObject:
-    """The call's number is part of its head, and only the first call opens the section."""
-    section, call = "<|tool_calls_section_begin|>", "<|tool_call_begin|>"
-
-    def content(schema: JsonObject) -> Json:
-        number: JsonObject = {"type": "regex", "pattern": "[0-9]+"}
-        return {
-            "type": "sequence",
-            "elements": [number, {"type": "const_string", "value": "<|tool_call_argument_begin|>"}, _schema(schema)],
-        }
-
+    """The call's number is part of its head."""
+    begin, argument = "<|tool_call_begin|>", _text("<|tool_call_argument_begin|>")
     tags = (
-        (f"{begin}functions.{name}:", content(schema), "<|tool_call_end|>")
-        for begin in (section + call, call)
+        _tag(f"functions.{name}:", _row(_like("[0-9]+"), argument, _schema(schema)), "<|tool_call_end|>")
         for name, schema in schemas.items()
     )
-    return _triggered((section, call), tags, once=once)
+    return _tag("<|tool_calls_section_begin|>" + begin, _calls(tags, separator=begin, once=once), "<|tool_calls_section_end|>")
 
 
 def _mistral(schemas: dict[str, JsonObject], once: bool) -> JsonObject:
-    """One list, in which the calls are."""
-    calls: list[Json] = [
-        {"begin": f'{{"name": {json.dumps(name)}, "arguments": ', "content": _schema(schema), "end": "}"}
-        for name, schema in schemas.items()
-    ]
-    inside: Json = {"type": "tags_with_separator", "tags": calls, "separator": ", ", "at_least_one": True, "stop_after_first": once}
-    return _triggered(("[TOOL_CALLS]",), (("[TOOL_CALLS] [", inside, "]"),), once=True)
+    """One list, in which the calls are; or, since tokenizer version 11, a mark for each call."""
+    mark = "[TOOL_CALLS]"
+    listed = [_tag(f'{{"name": {json.dumps(name)}, "arguments": ', _schema(schema), "}") for name, schema in schemas.items()]
+    marked = (_tag(f"{name}[ARGS]", _schema(schema), "") for name, schema in schemas.items())
+    lists = (_tag(begin, _calls(listed, separator=", ", once=once), "]") for begin in (" [", "["))
+    forms = (_calls(lists, separator=mark, once=True), _calls(marked, separator=mark, once=once))
+    return _row(_text(mark), _either(forms))
 
 
 FAMILIES: dict[str, Tags] = {"openai": _harmony, "inkling": _inkling, "kimik2": _kimi, "mistral": _mistral}
