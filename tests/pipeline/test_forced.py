@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,10 @@ from smg.types.job import ChatInput, Constraint
 from smg.types.json import JsonObject
 from smg.worker import EngineState
 from tests.parser.writers import TOOL_WRITERS
-from tests.pipeline.fleet import calls_of, chat, collect, finish_of, fleet, text_of
+from tests.pipeline.fleet import calls_of, chat, collect, finish_of, fleet, text_of, thoughts_of
 
 TAGGED = ("openai", "inkling", "kimik2", "mistral")
-# Each time it is called: the sampling parameters that the simulated engines have received.
+# Gives the requests that the simulated engines have received so far.
 Received = Callable[[], list[Any]]
 
 
@@ -30,7 +31,7 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Received:
     seen: list[Any] = []
 
     def noting(read: Any) -> Any:
-        return lambda self, request: (seen.append(request.sampling_params), read(self, request))[1]
+        return lambda self, request: (seen.append(request), read(self, request))[1]
 
     for servicer in (sglang.Servicer, vllm.Servicer):
         monkeypatch.setattr(servicer, "submission", noting(servicer.submission))
@@ -111,7 +112,7 @@ def test_the_engine_gets_the_constraint(received: Received) -> None:
             await collect(engines, chat(input=asked("a", tool("a"))))
 
     asyncio.run(run())
-    (params,) = received()
+    params = received()[0].sampling_params
     assert params.WhichOneof("constraint") == "json_schema"
     assert json.loads(params.json_schema)["properties"] == {"city": {"type": "string"}}
 
@@ -183,9 +184,31 @@ def test_calls_come_out_of_the_familys_own_format(name: str, protocol: str, data
     if name == "kimik2":
         assert heads[0].id == "functions.a:0"
     assert (text_of(events), finish_of(events).reason) == ("", "tool_calls")
-    (params,) = received()
+    (request,) = received()
+    params = request.sampling_params
     assert params.WhichOneof("constraint") == "structural_tag"
     assert json.loads(params.structural_tag)["type"] == "structural_tag"
+
+
+@pytest.mark.parametrize("thought", ["hm</think>", "hm", ""])
+def test_tags_wait_for_the_end_of_thinking(thought: str, tmp_path: Path, received: Received) -> None:
+    """Kimi's section ends a thought by itself; an engine without a reasoning parser of its own binds the model from its first token."""
+    template = tmp_path / "thinking.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}<think>")
+    config = family("kimik2")
+    config = replace(config, model=replace(config.model, chat_template=str(template), reasoning_parser="kimi_k25"))
+    text = thought + TOOL_WRITERS["kimik2"].write([("a", {"city": "Rome"})])
+
+    async def run() -> list[Event]:
+        async with fleet("sglang", config=config, output="text", text=text) as engines:
+            return await collect(engines, chat(input=asked("required", tool("a")), max_tokens=500))
+
+    events = asyncio.run(run())
+    assert (thoughts_of(events), text_of(events)) == (thought.removesuffix("</think>"), "")
+    assert calls_of(events) == [("a", '{"city": "Rome"}')]
+    (request,) = received()
+    assert request.require_reasoning
+    assert request.sampling_params.WhichOneof("constraint") == "structural_tag"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("kimik2", "json_schema"), ("mistral", "json_schema"), ("openai", None), ("inkling", None)])
@@ -196,7 +219,7 @@ def test_one_engine_that_takes_no_tags_decides_for_all(name: str, kind: "str | N
             await collect(engines, chat(input=asked("required", tool("a"))))
 
     asyncio.run(run())
-    assert [params.WhichOneof("constraint") for params in received()] == [kind]
+    assert [request.sampling_params.WhichOneof("constraint") for request in received()] == [kind]
 
 
 def test_an_engine_without_constraints_refuses_by_the_clients_word() -> None:
