@@ -104,6 +104,9 @@ class DataWorker:
         settle = SETTLE_AFTER_TERM_S if number == signal.SIGTERM else SETTLE_AFTER_HUP_S
         await bounded(self._settled(settle), deadline - time.monotonic())
         drained = await bounded(self._application.drained(), deadline - time.monotonic())
+        if drained and number == signal.SIGHUP:  # who was answered last was not told that the connection ends: its next request may come
+            await bounded(self._settled(SETTLE_AFTER_TERM_S), deadline - time.monotonic())
+            drained = await bounded(self._application.drained(), deadline - time.monotonic())
         if not drained:
             log.warning("the grace period is over; requests are cut")
         return drained

@@ -25,6 +25,7 @@ class Host(Protocol):
     limits: Limits
     loop: asyncio.AbstractEventLoop
     draining: bool
+    ending: bool
     date: str
 
     def opened(self, connection: "Connection") -> None:
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._current = None
         if not self._received:
             self._linger()
-        elif keep_alive and not self._host.draining:
+        elif keep_alive:
             self._next()
         else:
             self._close()
@@ -209,9 +210,9 @@ class Connection(asyncio.Protocol):
         if not self._reading:
             self._resume()
         self.deadline = self._host.loop.time() + self._limits.idle_s
-        if pending and not self._host.draining:
+        if pending and not self._host.ending:
             self._consume(pending)
-        if self._current is None and (self.gone or self._host.draining) and not self.closed:
+        if self._current is None and (self.gone or self._host.ending) and not self.closed:
             self._close()
 
     def _refuse(self, refused: Refused) -> None:

@@ -35,12 +35,16 @@ class Application(Protocol):
 
 
 class Front:
-    """Everything it owns lives in `loop`. `draining` is set by `drain`: each response is then the last of its connection."""
+    """Everything it owns lives in `loop`.
+
+    `draining`: each response that begins is the last of its connection, and says so. `ending`, set by `drain`: connections that were told
+    nothing are closed as well.
+    """
 
     def __init__(self, app: Application, *, config: Config, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
         self.limits = limits or Limits(client_buffer_bytes=config.server.max_client_buffer_bytes)
         self.loop = loop
-        self.draining = False
+        self.draining = self.ending = False
         self.date = date_line()
         self._app = app
         self._backlog = config.server.backlog
@@ -59,7 +63,10 @@ class Front:
             self._tick()
 
     def say_close(self) -> None:
-        """From now on each response is the last of its connection, so that clients go elsewhere without losing a request."""
+        """From now on each response is the last of its connection, so that clients go elsewhere without losing a request.
+
+        A response whose head has left promised more: its client's next request is served, as the last.
+        """
         self.draining = True
 
     def stop_accepting(self) -> None:
@@ -71,7 +78,7 @@ class Front:
     async def drain(self, timeout_s: float) -> bool:
         """Ends in order: idle connections close now, others after the request under way. Tells whether all did so in time."""
         self.stop_accepting()
-        self.draining = True
+        self.draining = self.ending = True
         for connection in list(self._connections):
             connection.drain()
         if not self._connections and not self._tasks:

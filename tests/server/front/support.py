@@ -74,6 +74,13 @@ class App:
             await stream.send_bytes(piece)
         await stream.send_str("é")
 
+    async def halves(self, scope, protocol):
+        """Streams half of its body, and the rest when told to."""
+        stream = protocol.response_stream(200, [])
+        await stream.send_bytes(b"one")
+        await self.release.wait()
+        await stream.send_bytes(b"two")
+
     async def broken(self, scope, protocol):
         stream = protocol.response_stream(200, [])
         await stream.send_bytes(b"one")

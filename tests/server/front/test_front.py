@@ -88,6 +88,29 @@ def test_drain():
     assert (last[1]["connection"], last[2]) == ("close", b"done")
 
 
+def test_who_was_told_nothing_has_one_more_request():
+    """A stream that began before `say_close` ends without a word of it: a request behind it must not be lost."""
+
+    async def main():
+        async with place() as served, served.client() as late, served.client() as both:
+            late[1].write(request("/halves", close=False))
+            both[1].write(request("/halves", close=False) + request(close=False) + request(close=False))
+            for reader, _ in (late, both):
+                await asyncio.wait_for(reader.readuntil(b"one"), BOUND_S)
+            served.front.say_close()
+            served.app.release.set()
+            await asyncio.wait_for(late[0].readuntil(b"0\r\n\r\n"), BOUND_S)
+            late[1].write(request(close=False))
+            [after] = responses(await asyncio.wait_for(late[0].read(), BOUND_S))
+            await asyncio.wait_for(both[0].readuntil(b"0\r\n\r\n"), BOUND_S)
+            [behind] = responses(await asyncio.wait_for(both[0].read(), BOUND_S))
+            assert await served.front.drain(BOUND_S)
+            return after, behind
+
+    for status, headers, _ in run(main()):
+        assert (status, headers["connection"]) == (200, "close")
+
+
 def test_a_drain_that_takes_too_long_and_the_cut():
     async def main():
         async with place() as served, served.client() as (reader, writer):
