@@ -168,8 +168,14 @@ static nghttp2_session *new_session(struct connection *connection) {
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
   }
+  // Clients that leave reset streams; by default nghttp2 takes more than 33 a second for an attack and ends the connection.
+  static nghttp2_option *option;
+  if (!option) {
+    nghttp2_option_new(&option);
+    nghttp2_option_set_stream_reset_rate_limit(option, 1 << 20, 1 << 20);
+  }
   nghttp2_session *session;
-  nghttp2_session_server_new(&session, callbacks, connection);
+  nghttp2_session_server_new2(&session, callbacks, connection, option);
   // Windows so wide that no prompt waits for a WINDOW_UPDATE: the engine is not what is measured.
   nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 100000},
                                        {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 16 << 20},
