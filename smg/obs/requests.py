@@ -46,15 +46,19 @@ class RequestMeters:
 
 
 class RequestMeter:
-    """One request: `answered` once, then `finish` or `fail` once. Times are measured here; `on_answer` is called at the first token."""
+    """One request: `answered`, then `finish` or `fail`, of which the first counts: who leaves at the last token leaves a whole answer.
 
-    __slots__ = ("_answered_s", "_meter", "_series", "_started_s", "on_answer")
+    Times are measured here; `on_answer` is called at the first token.
+    """
+
+    __slots__ = ("_answered_s", "_ended", "_meter", "_series", "_started_s", "on_answer")
 
     def __init__(self, meter: Meter, series: RouterSeries) -> None:
         self._meter = meter
         self._series = series
         self._started_s = time.monotonic()
         self._answered_s = 0.0
+        self._ended = False
         self.on_answer: Callable[[], None] | None = None
         series.requests.add()
 
@@ -68,6 +72,9 @@ class RequestMeter:
 
     def finish(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """The answer is whole."""
+        if self._ended:
+            return
+        self._ended = True
         now_s = time.monotonic()
         series = self._series
         series.input_tokens.add(prompt_tokens)
@@ -81,5 +88,8 @@ class RequestMeter:
 
     def fail(self, code: str) -> None:
         """The request ended with an error; `code` is the error's."""
+        if self._ended:
+            return
+        self._ended = True
         self._meter.add("smg_router_request_errors_total", (*self._series.labels, code))
         self._series.durations.observe(time.monotonic() - self._started_s)

@@ -42,3 +42,14 @@ def test_a_failure_before_the_first_token() -> None:
         f"smg_router_request_duration_seconds_count{{{LONG}}} 1",
         f'smg_router_request_errors_total{{{LONG},error_type="engine_unavailable"}} 1',
     ]
+
+
+def test_who_leaves_at_the_last_token_leaves_a_whole_answer() -> None:
+    shm, other = (Shm(make_block(rows=4).memory) for _ in range(2))
+    for block in (shm, other):
+        made = request(block)
+        made.finish(prompt_tokens=7, completion_tokens=1)
+        if block is shm:
+            made.fail("client_gone")
+            made.finish(prompt_tokens=7, completion_tokens=1)
+    assert lines(shm) == lines(other)
