@@ -113,6 +113,9 @@ class Pipeline:
         except (asyncio.CancelledError, GeneratorExit):
             submission.meter.fail(ClientGone.code)
             raise
+        except Exception:  # a fault of ours
+            submission.meter.fail(SmgError.code)
+            raise
 
     async def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> None:
         """Calls `take` with the events of the answer, `Usage` last; once only where the engine is native and the job does not stream.
@@ -173,6 +176,9 @@ class Pipeline:
             raise
         except asyncio.CancelledError:
             submission.meter.fail(ClientGone.code)
+            raise
+        except Exception:  # a fault of ours
+            submission.meter.fail(SmgError.code)
             raise
 
     def _routed(self, submission: Submission) -> tuple[EngineRecord, Lease]:

@@ -223,6 +223,22 @@ def test_a_request_that_is_refused_for_its_tools_is_not_counted_as_routed() -> N
     assert asyncio.run(run()) == []
 
 
+@pytest.mark.parametrize("way", ["run", "whole"])
+def test_a_fault_of_ours_is_counted_as_one(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async def run() -> list[bytes]:
+        async with fleet("vllm") as engines:
+            monkeypatch.setattr("smg.pipeline.run.engine_request", broken)
+            with pytest.raises(ZeroDivisionError):
+                await (collect(engines, chat()) if way == "run" else engines.pipeline.whole(chat(), take=broken))
+            assert engines.load == 0
+            return [key for key, values in engines.view.shm.totals() if b"smg_router_request_errors" in key and values == [1]]
+
+    assert len(asyncio.run(run())) == 1
+
+
 @WAYS
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("fault", "error"), [("rst@3", EngineError), ("die@3", EngineUnavailable), ("end@3", EngineProtocol)])
