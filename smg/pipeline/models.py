@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg._ext import Vocabulary
 from smg.config import Config
@@ -128,6 +128,9 @@ class ModelDirectory:
             loaded = await asyncio.shield(task)
         except (ConfigError, OSError) as error:
             raise NoEngine(f"the tokenizer of {model!r} cannot be loaded", retry_after_s=5) from error
+        length = record.context_length or loaded.folder.context_length
+        if length != loaded.context_length:  # an engine began anew with another limit; prompts that are kept were held to the old one
+            loaded = structs.replace(loaded, context_length=length, number=next(self._numbers))
         self._served[model] = (record, loaded)
         return loaded
 

@@ -75,6 +75,25 @@ def test_each_load_has_a_number_of_its_own(tmp_path: Path) -> None:
     assert asyncio.run(run()) == [0, 1]
 
 
+def test_an_engine_that_starts_anew_with_another_context_length(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+
+    async def run() -> list[ServedModel]:
+        first = await models.get("m")
+        view = models._view
+        [record] = view.engines("m")
+        publish(Snapshot(engines=(msgspec.structs.replace(record, context_length=512),)), folder=tmp_path, shm=view.shm)
+        second = await models.get("m")
+        assert await models.get("m") is second
+        await models.close()
+        return [first, second]
+
+    first, second = asyncio.run(run())
+    assert (first.context_length, second.context_length) == (2048, 512)
+    assert first.number != second.number, "what was kept of the first is not the second's"
+    assert first.tokenizer is second.tokenizer
+
+
 def test_every_thread_that_encodes_is_ready_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     inner = HuggingFaceTokenizer.encode
