@@ -66,7 +66,7 @@ Recommends: systemd
 Section: net
 Priority: optional
 Description: gateway between LLM clients and inference engines
- SMG serves the HTTP APIs of LLM providers and sends the work to inference
+ SMG serves OpenAI's HTTP API and sends the work to inference
  engines (vLLM, SGLang, TensorRT-LLM, MLX, TokenSpeed) over gRPC: chat
  templates, tokenizing, routing, detokenizing, stop strings and the parsing of
  reasoning and tool calls happen here, tensor work in the engine.

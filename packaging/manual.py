@@ -22,7 +22,7 @@ def manual(*, date: str) -> str:
     parts = [f'.TH SMG 1 "{date}" "smg {__version__}" "SMG"', ".nh", ".ad l", (HERE / "head.roff").read_text(encoding="utf-8").rstrip()]
     parts.append(".SH COMMANDS")
     parts += [f".TP\n.B smg {_safe(name)}\n{_safe(_sentence(what))}" for name, what in commands().items()]
-    parts.append("Each command has its own\n.BR \\-\\-help .")
+    parts.append(".PP\nEach command has its own\n.BR \\-\\-help .")
     parts.append(".SH SETTINGS")
     parts.append(
         textwrap.dedent("""\
@@ -61,6 +61,7 @@ def _sentence(text: str) -> str:
 def _safe(text: str) -> str:
     """Text as roff prints it literally."""
     text = text.replace("\\", "\\(rs").replace("-", "\\-").replace("~", "\\(ti").replace("^", "\\(ha").replace("'", "\\(aq")
+    text = text.replace('"', "\\(dq")
     text = text.replace("…", "...")
     return "\\&" + text if text.startswith(".") else text
 

@@ -253,14 +253,14 @@ cdef int decode_finish(const VocabularyC *vocabulary, DecoderC *state, BufferC *
 cdef int _end_run(const VocabularyC *vocabulary, DecoderC *state, BufferC *out) noexcept nogil:
     """A run of byte tokens is a text as a whole, or as many U+FFFD as it has bytes."""
     cdef size_t size = state.run.size
-    cdef size_t i
+    cdef size_t _i
     if size == 0:
         return 0
     state.run.size = 0
     if utf8_valid(state.run.data, size):
         return _put_stripped(vocabulary, state, out, state.run.data, size)
     state.begun = True
-    for i in range(size):
+    for _i in range(size):
         if put(out, b"\xef\xbf\xbd", 3):
             return -1
     return 0

@@ -15,7 +15,7 @@ from smg.config.tree import Config
 
 __all__ = ["Mistake", "find_mistakes", "find_warnings"]
 
-SCHEMES = ("grpc", "grpcs", "http", "https", "unix")
+SCHEMES = ("grpc", "grpcs", "unix")
 WILDCARDS = ("0.0.0.0", "::", "")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
@@ -115,12 +115,9 @@ def _bad_network_url(parts: SplitResult, port: int | None) -> str:
         return "carries a user or password, which is not supported"
     if parts.query or parts.fragment:
         return "has a query or fragment, which an address cannot have"
-    if parts.scheme in ("grpc", "grpcs"):
-        if not port:
-            return "has no port"
-        if parts.path not in ("", "/"):
-            return "has a path, which gRPC addresses cannot have"
-    return "has port 0" if port == 0 else ""
+    if not port:
+        return "has no port" if port is None else "has port 0"
+    return "has a path, which gRPC addresses cannot have" if parts.path not in ("", "/") else ""
 
 
 def _model(config: Config) -> Iterator[Mistake]:

@@ -1,4 +1,7 @@
-"""Files, environment and command line become one checked Config: systemd's credentials < files < `SMG_*` variables < flags. Called at start and on reload."""
+"""Files, environment and command line become one checked Config: systemd's credentials < files < `SMG_*` variables < flags.
+
+Called at start and on reload.
+"""
 
 import os
 from collections.abc import Mapping, Sequence

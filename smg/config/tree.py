@@ -69,7 +69,7 @@ class Engines(Struct, frozen=True, kw_only=True):
     """Which engines there are and how they are called."""
 
     worker_urls: Annotated[
-        tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT, grpcs://, http://, https://, unix:///PATH; repeatable")
+        tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT, grpcs://HOST:PORT, unix:///PATH; repeatable")
     ] = ()
     backend: Annotated[
         str, Meta(description="engine protocol; auto asks each engine", extra={"flag": ["--backend", "--runtime"], "choices": "engine"})

@@ -116,7 +116,7 @@ def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
             ]
             with Child("vllm", command=command, environment={TAG: own_fleet.tag}) as child:
                 child.wait_ready(within_s=30)
-                assert wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine") < 1.0
+                assert wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine") < 2.0
                 child.kill()
             wait_until(lambda: answer_of(http) == 503, what="it is seen to be gone")
 
