@@ -116,7 +116,7 @@ def _bad_network_url(parts: SplitResult, port: int | None) -> str:
     if parts.query or parts.fragment:
         return "has a query or fragment, which an address cannot have"
     if not port:
-        return "has no port" if port is None else "has port 0"
+        return "has no port"
     return "has a path, which gRPC addresses cannot have" if parts.path not in ("", "/") else ""
 
 
