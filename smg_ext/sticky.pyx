@@ -9,28 +9,10 @@ one word, found in one of two neighbouring cache lines; when both are full, the 
 
 from libc.stdint cimport int64_t, uint64_t
 
+from smg_ext.atomics cimport smg_count, smg_peek, smg_replace, smg_scale
 from smg_ext.shm cimport Shm
 
 __all__ = ["Sticky"]
-
-cdef extern from *:
-    """
-    #include <stdatomic.h>
-    #include <stdint.h>
-    typedef _Atomic uint64_t smg_cell;
-    static inline uint64_t smg_peek(uint64_t *at) { return atomic_load_explicit((smg_cell *)at, memory_order_acquire); }
-    static inline void smg_poke(uint64_t *at, uint64_t to) { atomic_store_explicit((smg_cell *)at, to, memory_order_release); }
-    static inline int smg_replace(uint64_t *at, uint64_t from, uint64_t to) {
-        return atomic_compare_exchange_strong_explicit((smg_cell *)at, &from, to, memory_order_acq_rel, memory_order_acquire);
-    }
-    static inline void smg_count(uint64_t *at, uint64_t by) { atomic_fetch_add_explicit((smg_cell *)at, by, memory_order_relaxed); }
-    static inline uint64_t smg_scale(uint64_t key, uint64_t range) { return (uint64_t)(((unsigned __int128)key * range) >> 64); }
-    """
-    uint64_t smg_peek(uint64_t *at) noexcept nogil
-    void smg_poke(uint64_t *at, uint64_t to) noexcept nogil
-    int smg_replace(uint64_t *at, uint64_t expected, uint64_t to) noexcept nogil
-    void smg_count(uint64_t *at, uint64_t by) noexcept nogil
-    uint64_t smg_scale(uint64_t key, uint64_t range) noexcept nogil
 
 cdef enum:
     ENGINES_EPOCH = 1

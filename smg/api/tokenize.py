@@ -4,15 +4,15 @@ import asyncio
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from smg.api.base import Reply, Request, Services
 from smg.api.decode import check_depth, decode, parsed
-from smg.api.openai.chat_request import template_kwargs
+from smg.api.openai.chat_request import template_input
 from smg.api.openai.messages import checked_messages
 from smg.api.openai.tools import checked_tools
 from smg.errors import InvalidValue
-from smg.types.job import ChatInput, TextInput
-from smg.types.json import JsonObject
+from smg.types.job import TextInput
 from smg.types.openai.tokenize import DetokenizeRequest, TokenizeRequest
 
 __all__ = ["detokenize", "tokenize"]
@@ -49,17 +49,10 @@ async def tokenize(http: Request, services: Services) -> Reply:
 
 
 async def _tokenize_chat(request: TokenizeRequest, services: Services) -> Reply:
-    if request.continue_final_message and request.add_generation_prompt:
-        raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
-    source = ChatInput(
+    source = structs.replace(
+        template_input(request),
         messages=checked_messages(request.messages or []),
         tools=tuple(checked_tools(request.tools).values()),
-        documents=cast(tuple[JsonObject, ...], tuple(request.documents or ())),
-        template_kwargs=template_kwargs(request.chat_template_kwargs, request.reasoning_effort),
-        chat_template=request.chat_template,
-        add_generation_prompt=request.add_generation_prompt is not False and not request.continue_final_message,
-        continue_final_message=bool(request.continue_final_message),
-        add_special_tokens=bool(request.add_special_tokens),
     )
     prompt = await services.pipeline.prompt(request.model or "", source)
     text = prompt.text or ""

@@ -34,24 +34,24 @@ async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel
     if length > LOOKUP_CHARACTERS:
         return await asyncio.to_thread(_recalled, source, model, allow_special)
     if length <= INLINE_CHARACTERS:
-        return _recalled(source, model, allow_special)
+        return _recalled(source, model, allow_special, length)
     key, prompt = _recall(source, model, allow_special)
     if prompt is None:
-        prompt = await _beside(source, model, allow_special)
+        prompt = await _beside(source, model, allow_special, length)
         _keep(key, prompt, model)
     return prompt
 
 
-async def _beside(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
+async def _beside(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int) -> Prompt:
     if model.side is None:
-        return await asyncio.to_thread(_prepare, source, model, allow_special)
-    return await model.side.run(_prepare, source, model, allow_special)
+        return await asyncio.to_thread(_prepare, source, model, allow_special, length)
+    return await model.side.run(_prepare, source, model, allow_special, length)
 
 
-def _recalled(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
+def _recalled(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:
     key, prompt = _recall(source, model, allow_special)
     if prompt is None:
-        prompt = _prepare(source, model, allow_special)
+        prompt = _prepare(source, model, allow_special, length)
         _keep(key, prompt, model)
     return prompt
 
@@ -73,8 +73,9 @@ def _keep(key: bytes | None, prompt: Prompt, model: ServedModel) -> None:
     model.cache_meter.pieces(model.number, model.tokenizer.cache_counts)
 
 
-def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
-    length = characters(source)
+def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:
+    """Makes the prompt. `length`: the characters of the input, where they have been counted."""
+    length = characters(source) if length is None else length
     if model.surely_too_long(length):
         raise ContextExceeded(
             f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)

@@ -57,6 +57,11 @@ class Submission(Struct, kw_only=True):
     avoid: frozenset[int] = frozenset()
     answered: bool = False
 
+    def fail(self, error: BaseException) -> None:
+        """The answer ended with an error, or its reader left."""
+        left = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        self.meter.fail(error.code if isinstance(error, SmgError) else ClientGone.code if left else SmgError.code)
+
     def count(self, usage: Usage) -> None:
         """The answer is whole."""
         self.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
@@ -107,14 +112,8 @@ class Pipeline:
                     self._pass_over(submission, record, error)
                 finally:
                     lease.release()
-        except SmgError as error:
-            submission.meter.fail(error.code)
-            raise
-        except (asyncio.CancelledError, GeneratorExit):
-            submission.meter.fail(ClientGone.code)
-            raise
-        except Exception:  # a fault of ours
-            submission.meter.fail(SmgError.code)
+        except BaseException as error:
+            submission.fail(error)
             raise
 
     async def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> None:
@@ -171,14 +170,8 @@ class Pipeline:
                     self._pass_over(submission, record, error)
                 finally:
                     lease.release()
-        except SmgError as error:
-            submission.meter.fail(error.code)
-            raise
-        except asyncio.CancelledError:
-            submission.meter.fail(ClientGone.code)
-            raise
-        except Exception:  # a fault of ours
-            submission.meter.fail(SmgError.code)
+        except BaseException as error:
+            submission.fail(error)
             raise
 
     def _routed(self, submission: Submission) -> tuple[EngineRecord, Lease]:

@@ -27,7 +27,7 @@ def test_only_messages_and_names_may_differ():
     assert (len(job.input.messages), job.routing.user, job.request_id) == (2, "u", "r-chatcmpl-1")
     assert (reader.hits, reader.misses) == (1, 1)
     other, _ = read(reader, {**same, "temperature": 0.6, "messages": USER})
-    assert other.sampling.temperature == 0.6
+    assert other.job.sampling.temperature == 0.6
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -127,6 +128,28 @@ class Case:
         for begin, end in itertools.pairwise(sizes):
             yield self.messages[begin:end]
 
+    @property
+    def kind(self) -> tuple[FieldTable, Vocabulary, StopStrings | None]:
+        """What a sink is made of."""
+        return TABLE, Vocabulary(self.pieces, self.special), StopStrings(self.stops) if self.stops else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every sink is told of the job."""
+        return {
+            "choices": self.n,
+            "ends": self.ends,
+            "reported": self.reported,
+            "min_tokens": self.min_tokens,
+            "skip_special": self.skip_special,
+            "include_stop": self.include_stop,
+            "prompt_tokens": 7,
+            "kept": self.kept,
+            "prompt_tail": self.prompt_tail,
+            "in_think": self.thinking,
+            "stream_thoughts": self.parsing.stream_reasoning,
+        }
+
     def machines(self) -> list[StreamMachine]:
         spec = StreamSpec(
             tokenizer=TOKENIZER,
@@ -155,21 +178,9 @@ class Native:
         self.records: list[Record] = []
         self.ends: list[tuple[str, int, str]] = []
         self.sink = EventSink(
-            TABLE,
-            Vocabulary(case.pieces, case.special),
-            StopStrings(case.stops) if case.stops else None,
-            choices=case.n,
-            ends=case.ends,
-            reported=case.reported,
-            min_tokens=case.min_tokens,
-            skip_special=case.skip_special,
-            include_stop=case.include_stop,
-            prompt_tokens=7,
-            kept=case.kept,
-            prompt_tail=case.prompt_tail,
+            *case.kind,
+            **case.options,
             marks=self.reader.marks,
-            in_think=case.thinking,
-            stream_thoughts=case.parsing.stream_reasoning,
             split=self.reader.split,
             gather=gather,
             take=self.records.extend,
@@ -195,21 +206,9 @@ class Chat:
         self.written: list[bytes] = []
         self.ends: list[tuple[str, int, str]] = []
         self.sink = ChatSink(
-            TABLE,
-            Vocabulary(case.pieces, case.special),
-            StopStrings(case.stops) if case.stops else None,
-            choices=case.n,
-            ends=case.ends,
-            reported=case.reported,
-            min_tokens=case.min_tokens,
-            skip_special=case.skip_special,
-            include_stop=case.include_stop,
-            prompt_tokens=7,
-            kept=case.kept,
-            prompt_tail=case.prompt_tail,
+            *case.kind,
+            **case.options,
             marks=case.parsing.thought_marks,
-            in_think=case.thinking,
-            stream_thoughts=case.parsing.stream_reasoning,
             prefix=self.renderer.frame.prefix,
             tail=self.renderer.frame.tail,
             hide_thoughts=self.renderer.frame.hide_thoughts,

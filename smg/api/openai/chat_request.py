@@ -7,7 +7,7 @@ remembered by its bytes: the checks of some sixty fields would cost more than al
 from typing import cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg.api.base import Request
 from smg.api.decode import check_depth, decode
@@ -19,11 +19,12 @@ from smg.api.openai.messages import checked_messages
 from smg.api.openai.refusals import refuse_unbuilt
 from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tools
 from smg.errors import InvalidValue, Unimplemented
-from smg.types.job import ChatInput, Constraint, Job, Logprobs, Sampling, Stops
+from smg.types.job import ChatInput, Job, Logprobs, Routing
 from smg.types.json import JsonObject
 from smg.types.openai.chat import ChatRequest
+from smg.types.openai.tokenize import TokenizeRequest
 
-__all__ = ["ChatReader", "Settings", "parse", "settings_of", "template_kwargs", "to_job"]
+__all__ = ["ChatReader", "Settings", "parse", "settings_of", "template_input", "to_job"]
 
 DECODER = msgspec.json.Decoder(ChatRequest)
 
@@ -41,16 +42,7 @@ NAMES_AND_UNREAD = frozenset({*NAMES, "metadata", "prediction", "prompt_cache_ke
 class Settings(Struct, frozen=True, kw_only=True):
     """All of a checked request but its messages and who asks. Shared between requests, so nobody may change what it holds."""
 
-    model: str
-    chat: ChatInput  # without messages
-    sampling: Sampling
-    stops: Stops
-    logprobs: Logprobs
-    constraint: Constraint | None
-    skip_special_tokens: bool
-    spaces_between_special_tokens: bool
-    priority: int
-    stream: bool
+    job: Job  # without id, messages, and what headers say
     switches: Switches
 
 
@@ -138,62 +130,59 @@ def settings_of(request: ChatRequest) -> Settings:
     check_range("max_completion_tokens", request.max_completion_tokens, low=1, high=MAX_TOKENS)
     check_range("max_tokens", request.max_tokens, low=1, high=MAX_TOKENS)
     chat, asked, logprobs = _chat(request), sampling(request, max_tokens=max_tokens), _logprobs(request)
-    return Settings(
+    job = Job(
+        request_id="",
+        surface="openai.chat",
         model=model_name(request),
-        chat=chat,
+        input=chat,
         sampling=asked,
         stops=stops(request),
         logprobs=logprobs,
         constraint=constraint(request),
+        routing=Routing(priority=request.priority or 0),
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
-        priority=request.priority or 0,
         stream=bool(request.stream),
-        switches=Switches(
-            choices=asked.n,
-            usage=wants_usage(request),
-            logprobs=logprobs.output is not None,
-            reasoning=request.include_reasoning is not False,
-            named_choice=chat.tool_choice not in MODES,
-            legacy=request.functions is not None,
-        ),
     )
+    switches = Switches(
+        choices=asked.n,
+        usage=wants_usage(request),
+        logprobs=logprobs.output is not None,
+        reasoning=request.include_reasoning is not False,
+        named_choice=chat.tool_choice not in MODES,
+        legacy=request.functions is not None,
+    )
+    return Settings(job=job, switches=switches)
 
 
 def to_job(settings: Settings, http: Request, *, messages: list[dict[str, object]], names: Names, answer: str, timeout_s: float) -> Job:
     """Gives the neutral job. Raises InvalidValue for messages or names that are not valid."""
-    chat = settings.chat
-    return Job(
+    known = settings.job
+    return structs.replace(
+        known,
         request_id=job_id(names.rid, names.request_id, http=http, answer=answer),
-        surface="openai.chat",
-        model=settings.model,
-        input=ChatInput(
-            messages=checked_messages(messages),
-            tools=chat.tools,
-            tool_choice=chat.tool_choice,
-            parallel_tool_calls=chat.parallel_tool_calls,
-            documents=chat.documents,
-            template_kwargs=chat.template_kwargs,
-            chat_template=chat.chat_template,
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-            add_special_tokens=chat.add_special_tokens,
-            separate_reasoning=chat.separate_reasoning,
-            stream_reasoning=chat.stream_reasoning,
-        ),
-        sampling=settings.sampling,
-        stops=settings.stops,
-        logprobs=settings.logprobs,
-        constraint=settings.constraint,
-        routing=routing(http, user=names.user, priority=settings.priority),
-        skip_special_tokens=settings.skip_special_tokens,
-        spaces_between_special_tokens=settings.spaces_between_special_tokens,
-        stream=settings.stream,
+        input=structs.replace(cast(ChatInput, known.input), messages=checked_messages(messages)),
+        routing=routing(http, user=names.user, priority=known.routing.priority),
         deadline_s=deadline(http, timeout_s=timeout_s),
     )
 
 
-def template_kwargs(given: dict[str, object] | None, effort: str | None) -> JsonObject:
+def template_input(request: ChatRequest | TokenizeRequest) -> ChatInput:
+    """Gives what a request says to the chat template, besides messages and tools. Raises InvalidValue for what cannot go together."""
+    if request.continue_final_message and request.add_generation_prompt:
+        raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
+    return ChatInput(
+        messages=(),
+        documents=cast(tuple[JsonObject, ...], tuple(request.documents or ())),
+        template_kwargs=_template_kwargs(request.chat_template_kwargs, request.reasoning_effort),
+        chat_template=request.chat_template,
+        add_generation_prompt=request.add_generation_prompt is not False and not request.continue_final_message,
+        continue_final_message=bool(request.continue_final_message),
+        add_special_tokens=bool(request.add_special_tokens),
+    )
+
+
+def _template_kwargs(given: dict[str, object] | None, effort: str | None) -> JsonObject:
     """Gives the template's variables: the client's own, then reasoning_effort, which the template room understands."""
     kwargs = dict(given or {})
     if effort is not None:
@@ -204,20 +193,13 @@ def template_kwargs(given: dict[str, object] | None, effort: str | None) -> Json
 
 
 def _chat(request: ChatRequest) -> ChatInput:
-    if request.continue_final_message and request.add_generation_prompt:
-        raise InvalidValue("continue_final_message and add_generation_prompt cannot both be true", param="continue_final_message")
+    source = template_input(request)
     tools, choice = _tools(request)
-    return ChatInput(
-        messages=(),
+    return structs.replace(
+        source,
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False and request.functions is None,
-        documents=cast(tuple[JsonObject, ...], tuple(request.documents or ())),
-        template_kwargs=template_kwargs(request.chat_template_kwargs, request.reasoning_effort),
-        chat_template=request.chat_template,
-        add_generation_prompt=request.add_generation_prompt is not False and not request.continue_final_message,
-        continue_final_message=bool(request.continue_final_message),
-        add_special_tokens=bool(request.add_special_tokens),
         separate_reasoning=request.separate_reasoning is not False,
         stream_reasoning=request.stream_reasoning is not False,
     )
