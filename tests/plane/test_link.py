@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -30,6 +30,20 @@ def linked(url: str, **options: object) -> Iterator[NativeLink]:
         link.close()
 
 
+@contextlib.asynccontextmanager
+async def greeted() -> AsyncIterator[tuple[NativeLink, list[Peer]]]:
+    """A link to a server that greets, and the server's side of each connection."""
+    peers: list[Peer] = []
+
+    def greet(peer: Peer) -> None:
+        peers.append(peer)
+        peer.send(settings())
+
+    async with server(greet) as url:
+        with linked(url) as link:
+            yield link, peers
+
+
 def mute(peer: Peer) -> None:
     """A port that is open and says nothing."""
     peer.polite = False
@@ -49,27 +63,20 @@ class Asked:
 
 def test_goaway_moves_new_calls_to_a_new_connection(run: Run) -> None:
     async def scene() -> None:
-        peers: list[Peer] = []
-
-        def greet(peer: Peer) -> None:
-            peers.append(peer)
-            peer.send(settings())
-
-        async with server(greet) as url:
-            with linked(url) as link:
-                old = await Asked().ask(link)
-                await until(lambda: peers[0].streams)
-                peers[0].send(goaway(1))
-                connection = link._connection
-                assert connection is not None
-                await until(lambda: connection.leaving)
-                new = await Asked().ask(link)
-                await until(lambda: len(peers) == 2 and peers[1].streams)
-                peers[1].send(head(1), trailer(1, 9))
-                await until(lambda: new.ends == [(9, "")])
-                peers[0].send(head(1), trailer(1))
-                await until(lambda: old.ends == [(0, "")])
-                await until(lambda: peers[0].closed and len(link._connections) == 1)
+        async with greeted() as (link, peers):
+            old = await Asked().ask(link)
+            await until(lambda: peers[0].streams)
+            peers[0].send(goaway(1))
+            connection = link._connection
+            assert connection is not None
+            await until(lambda: connection.leaving)
+            new = await Asked().ask(link)
+            await until(lambda: len(peers) == 2 and peers[1].streams)
+            peers[1].send(head(1), trailer(1, 9))
+            await until(lambda: new.ends == [(9, "")])
+            peers[0].send(head(1), trailer(1))
+            await until(lambda: old.ends == [(0, "")])
+            await until(lambda: peers[0].closed and len(link._connections) == 1)
 
     run(scene())
 
@@ -224,53 +231,39 @@ def test_timeout_header() -> None:
 
 def test_a_slow_reader_holds_the_engine_back(run: Run) -> None:
     async def scene() -> None:
-        peers: list[Peer] = []
-
-        def greet(peer: Peer) -> None:
-            peers.append(peer)
-            peer.send(settings())
-
-        async with server(greet) as url:
-            with linked(url) as link:
-                messages = Messages()
-                call = await link.call(PATH, b"", messages.sink, timeout_s=10)
-                messages.watch(call, timeout_s=10)
-                await until(lambda: peers[0].streams)
-                peers[0].send(head(1), *[data(1, message(b"%d" % i)) for i in range(3 * native.HELD_MESSAGES)])
-                await until(lambda: messages._paused)
-                for i in range(3 * native.HELD_MESSAGES):
-                    assert await messages.read() == b"%d" % i
-                assert not messages._paused
-                for _ in range(8):  # 8 MB of large messages, each given back as it is read
-                    peers[0].send(*[data(1, message(b"x" * 100_000))] * 2)
-                    await until(lambda: messages._messages)
-                    assert await messages.read() == await messages.read() == b"x" * 100_000
-                peers[0].send(trailer(1))
-                assert await messages.read() is None
-                messages.cancel()
+        async with greeted() as (link, peers):
+            messages = Messages()
+            call = await link.call(PATH, b"", messages.sink, timeout_s=10)
+            messages.watch(call, timeout_s=10)
+            await until(lambda: peers[0].streams)
+            peers[0].send(head(1), *[data(1, message(b"%d" % i)) for i in range(3 * native.HELD_MESSAGES)])
+            await until(lambda: messages._paused)
+            for i in range(3 * native.HELD_MESSAGES):
+                assert await messages.read() == b"%d" % i
+            assert not messages._paused
+            for _ in range(8):  # 8 MB of large messages, each given back as it is read
+                peers[0].send(*[data(1, message(b"x" * 100_000))] * 2)
+                await until(lambda: messages._messages)
+                assert await messages.read() == await messages.read() == b"x" * 100_000
+            peers[0].send(trailer(1))
+            assert await messages.read() is None
+            messages.cancel()
 
     run(scene())
 
 
 def test_an_early_end_keeps_its_reason() -> None:
     async def scene() -> None:
-        peers: list[Peer] = []
-
-        def greet(peer: Peer) -> None:
-            peers.append(peer)
-            peer.send(settings())
-
-        async with server(greet) as url:
-            with linked(url) as link:
-                messages = Messages()
-                call = await link.call(PATH, b"", messages.sink, timeout_s=0.05)
-                await until(lambda: peers[0].streams)
-                peers[0].send(head(1), trailer(1, 14, "gone"))
-                await until(lambda: messages.ended)
-                messages.watch(call, timeout_s=0)
-                await asyncio.sleep(0.01)
-                with pytest.raises(EngineUnavailable):
-                    await messages.read()
+        async with greeted() as (link, peers):
+            messages = Messages()
+            call = await link.call(PATH, b"", messages.sink, timeout_s=0.05)
+            await until(lambda: peers[0].streams)
+            peers[0].send(head(1), trailer(1, 14, "gone"))
+            await until(lambda: messages.ended)
+            messages.watch(call, timeout_s=0)
+            await asyncio.sleep(0.01)
+            with pytest.raises(EngineUnavailable):
+                await messages.read()
 
     asyncio.run(scene())
 
