@@ -17,7 +17,7 @@ from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, now_ms
 from smg.server.admin import AdminServer
 from smg.server.boot import Boot, Phase, report_ready
 from smg.server.probe import Page, ProbeServer
-from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, read_snapshot
+from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, listed_engines, read_snapshot
 
 __all__ = ["Control", "EngineStatus", "run_control"]
 
@@ -83,7 +83,7 @@ class Control:
             await self._probe.start(self._boot.metrics)
             await self._admin.start(self._boot.control)
             await fleet.seen(within_s=FIRST_ROUND_S)
-            self._registry.retain(self._boot.config.engines.worker_urls)  # after a reload the old ones serve until here
+            self._registry.retain(spec.url for spec in listed_engines(self._boot.config))  # after a reload the old ones serve until here
             report_ready(self._boot)
             await fleet.run_until(told)
         finally:

@@ -44,7 +44,7 @@ class Detector:
 
     async def open(self, record: EngineRecord) -> tuple[Engine, EngineRecord]:
         """Gives a started driver, and the record with its runtime. Raises the EngineError family, and ConfigError for a wrong URL."""
-        runtime = self._config.engines.backend
+        runtime = record.backend
         if runtime == "auto":
             runtime = await self._detect_runtime(record.url, options=self._options, timeout_s=self._config.health.check_timeout_s)
         engine = self._open_driver(record.url, runtime=runtime, options=self._options)

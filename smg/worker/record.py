@@ -1,12 +1,16 @@
 """What is known of each engine: the control process makes and publishes it (`smg.worker.snapshot`), data workers read it."""
 
 import enum
+from typing import Literal
 
 from msgspec import Struct
 
 from smg.engine import ModelInfo, ServerInfo
 
-__all__ = ["EngineRecord", "EngineState", "Snapshot"]
+__all__ = ["EngineRecord", "EngineSpec", "EngineState", "Role", "Snapshot"]
+
+# Which part of a request an engine computes: all of it, or one leg where prefill and decode are apart.
+Role = Literal["regular", "prefill", "decode"]
 
 
 class EngineState(enum.IntEnum):
@@ -19,7 +23,22 @@ class EngineState(enum.IntEnum):
     DRAINING = 4
 
 
-class EngineRecord(Struct, frozen=True, kw_only=True):
+class EngineSpec(Struct, frozen=True, kw_only=True):
+    """What an operator or a discovery says of an engine, before it was asked anything.
+
+    `source` names who said it (config, api, file, kubernetes), and takes it away again; `backend`: the protocol, auto = ask the engine;
+    `bootstrap_port`: where a prefill engine of SGLang hands over its KV cache, 0 = not said.
+    """
+
+    url: str
+    source: str = "config"
+    backend: str = "auto"
+    role: Role = "regular"
+    bootstrap_port: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class EngineRecord(EngineSpec, frozen=True, kw_only=True):
     """One registered engine. `epoch` tells lives of a reused `slot` apart; `model` and `runtime` are empty until the engine was asked.
 
     `context_length` in tokens, 0 = unknown; `tokenizer_dir`: where the tokenizer fetched from the engine lies.
@@ -28,7 +47,6 @@ class EngineRecord(Struct, frozen=True, kw_only=True):
     slot: int
     epoch: int
     id: str
-    url: str
     runtime: str = ""
     model: str = ""
     aliases: tuple[str, ...] = ()

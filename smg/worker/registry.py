@@ -5,9 +5,11 @@ from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec import structs
+
 from smg.errors import ConfigError
 from smg.obs.shm import Shm
-from smg.worker.record import EngineRecord, EngineState, Snapshot
+from smg.worker.record import EngineRecord, EngineSpec, EngineState, Snapshot
 from smg.worker.snapshot import publish
 
 __all__ = ["Registry"]
@@ -24,18 +26,19 @@ class Registry:
             if record.slot < shm.engines and shm.engine_epoch(record.slot) == record.epoch:
                 self._records[record.url] = record
 
-    def add(self, urls: Iterable[str]) -> list[EngineRecord]:
+    def add(self, specs: Iterable[EngineSpec]) -> list[EngineRecord]:
         """Registers engines and publishes them; gives their records. One that was registered before keeps its slot and state."""
-        wanted = list(dict.fromkeys(urls))
-        for url in wanted:
-            if url not in self._records:
-                self._records[url] = self._new(url)
+        wanted = {spec.url: spec for spec in specs}
+        for url, spec in wanted.items():
+            known = self._records.get(url)
+            self._records[url] = structs.replace(known, **structs.asdict(spec)) if known else self._new(spec)
         self.publish()
         return [self._records[url] for url in wanted]
 
     def retain(self, urls: Iterable[str]) -> None:
         """Takes every other engine away and publishes that: it gets no new requests, those under way go on."""
-        gone = [url for url in self._records if url not in set(urls)]
+        wanted = set(urls)
+        gone = [url for url in self._records if url not in wanted]
         for url in gone:
             self._shm.set_engine_state(self._records.pop(url).slot, EngineState.DRAINING)
         if gone:
@@ -79,10 +82,11 @@ class Registry:
         self._shm.sums(array("q", (record.slot,)), out)
         return out[0], out[1]
 
-    def _new(self, url: str) -> EngineRecord:
+    def _new(self, spec: EngineSpec) -> EngineRecord:
         slot = self._free_slot()
         epoch = self._shm.open_engine(slot, EngineState.PENDING)
-        return EngineRecord(slot=slot, epoch=epoch, id=hashlib.sha256(url.encode()).hexdigest()[:16], url=url)
+        number = hashlib.sha256(spec.url.encode()).hexdigest()[:16]
+        return EngineRecord(slot=slot, epoch=epoch, id=number, **structs.asdict(spec))
 
     def _free_slot(self) -> int:
         """A slot that nobody has, one that was never used before others: requests may still run at an engine that was removed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from smg.obs.shm import Shm
 from smg.types.candidate import Candidate
-from smg.worker.record import EngineRecord, EngineState
+from smg.worker.record import EngineRecord, EngineState, Role
 from smg.worker.snapshot import read_snapshot
 
 __all__ = ["Lease", "WorkerView"]
@@ -69,7 +69,7 @@ class WorkerView:
         self._folder = folder
         self._wake_fd = wake_fd
         self._generation = -1
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[tuple[str, Role], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
         self._epochs: dict[int, int] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
@@ -92,10 +92,10 @@ class WorkerView:
         """Gives an engine's state. IndexError for a slot that cannot be."""
         return EngineState(self.shm.engine_state(slot))
 
-    def candidates(self, model: str) -> list[Candidate]:
-        """Gives the engines of a model that are ready, with what all processes have under way there."""
+    def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
+        """Gives the engines of a model and role that are ready, with what all processes have under way there."""
         self.refresh()
-        group = self._groups.get(model)
+        group = self._groups.get((model, role))
         if group is None:
             return []
         shm, sums, ready = self.shm, group.sums, READY
@@ -131,12 +131,14 @@ class WorkerView:
         records = read_snapshot(self._folder).engines
         self._generation = generation
         self._epochs = {record.slot: record.epoch for record in records}
-        groups: dict[str, Group] = {}
+        groups: dict[tuple[str, Role], Group] = {}
+        models: dict[str, list[EngineRecord]] = {}
         for record in records:
             if record.model:
-                groups.setdefault(record.model, Group()).add(record)
+                groups.setdefault((record.model, record.role), Group()).add(record)
+                models.setdefault(record.model, []).append(record)
         self._groups = groups
-        self._models = {model: group.records for model, group in groups.items()}
+        self._models = models
         for listener in self._listeners:
             listener(list(records))
         return True

@@ -14,6 +14,7 @@ from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, now_ms
 from smg.worker.detect import Detector
 from smg.worker.health import HealthTracker
+from smg.worker.listed import listed_engines
 from smg.worker.record import EngineRecord, EngineState
 from smg.worker.registry import Registry
 
@@ -161,7 +162,7 @@ class Fleet:
         self._shm = shm
         self.watchers: dict[int, Watcher] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        for record in registry.add(config.engines.worker_urls):
+        for record in registry.add(listed_engines(config)):
             watcher = Watcher(record, config=config, shm=shm, registry=registry, detector=detector, meter=meter)
             self.watchers[record.slot] = watcher
             self._tasks.append(asyncio.create_task(watcher.run()))

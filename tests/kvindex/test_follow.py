@@ -17,7 +17,7 @@ from smg.obs.metrics import render
 from smg.obs.shm import Shm, make_block
 from smg.sim.request import Submission
 from smg.sim.server import Sim, start_sim
-from smg.worker import EngineRecord, EngineState, Registry
+from smg.worker import EngineRecord, EngineSpec, EngineState, Registry
 
 IDS = [300 + number % 500 for number in range(170)]
 BLOCK = 16
@@ -34,7 +34,7 @@ class Stage:
         self.followers = Followers(Config(), shm=self.shm, registry=self.registry)
 
     def add(self, url: str, runtime: str) -> EngineRecord:
-        self.registry.add([url])
+        self.registry.add([EngineSpec(url=url)])
         record = self.registry.get(url)
         assert record is not None
         self.registry.describe(msgspec.structs.replace(record, runtime=runtime, model="m"))

@@ -15,7 +15,7 @@ from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
 from smg.pipeline.route import Router
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest
 from smg.types.job import Routing
-from smg.worker import EngineState, Lease, Registry, WorkerView
+from smg.worker import EngineSpec, EngineState, Lease, Registry, WorkerView
 
 MODEL = "m"
 IDS = [*range(100)]
@@ -28,7 +28,7 @@ class Gateway:
         self.registry = Registry(shm, folder=folder)
         self._shm, self._folder, self._row = shm, folder, FIRST_WORKER_ROW
         self.urls = [f"grpc://engine-{number}:1" for number in range(engines)]
-        for record in self.registry.add(self.urls):
+        for record in self.registry.add(EngineSpec(url=url) for url in self.urls):
             self.registry.describe(msgspec.structs.replace(record, model=MODEL))
             self.registry.set_state(record.url, EngineState.READY)
 

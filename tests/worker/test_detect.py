@@ -15,13 +15,13 @@ from smg.worker import Detector, EngineRecord
 PROTOCOLS = ("vllm", "sglang", "trtllm", "mlx", "tokenspeed")
 
 
-def record(url: str) -> EngineRecord:
-    return EngineRecord(slot=0, epoch=1, id="x", url=url)
+def record(url: str, backend: str) -> EngineRecord:
+    return EngineRecord(slot=0, epoch=1, id="x", url=url, backend=backend)
 
 
 async def describe(config: Config, url: str, folder: pathlib.Path) -> EngineRecord:
     detector = Detector(config, state_dir=folder)
-    engine, found = await detector.open(record(url))
+    engine, found = await detector.open(record(url, config.engines.backend))
     try:
         return await detector.describe(engine, found)
     finally:

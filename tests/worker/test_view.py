@@ -8,7 +8,7 @@ import pytest
 from smg.engine import ModelInfo
 from smg.errors import ConfigError
 from smg.obs.shm import PlainShm, Shm, make_block
-from smg.worker import EngineRecord, EngineState, Registry, WorkerView, read_snapshot
+from smg.worker import EngineRecord, EngineSpec, EngineState, Registry, WorkerView, read_snapshot
 
 URLS = ("grpc://a:1", "grpc://b:1")
 
@@ -22,10 +22,14 @@ def shm(request: pytest.FixtureRequest) -> Shm:
 @pytest.fixture
 def registry(shm: Shm, tmp_path: pathlib.Path) -> Registry:
     made = Registry(shm, folder=tmp_path)
-    for record in made.add(URLS):
+    for record in made.add(specs(*URLS)):
         describe(made, record, "m")
         made.set_state(record.url, EngineState.READY)
     return made
+
+
+def specs(*urls: str) -> list[EngineSpec]:
+    return [EngineSpec(url=url) for url in urls]
 
 
 def describe(registry: Registry, record: EngineRecord, model: str) -> EngineRecord:
@@ -76,7 +80,7 @@ def test_the_registry_is_read_again_only_when_it_changed(shm: Shm, registry: Reg
 
 
 def test_engines_that_were_not_asked_yet_belong_to_no_model(shm: Shm, tmp_path: pathlib.Path) -> None:
-    Registry(shm, folder=tmp_path).add(URLS)
+    Registry(shm, folder=tmp_path).add(specs(*URLS))
     assert view(shm, tmp_path).models() == {}
     assert len(read_snapshot(tmp_path).engines) == 2
 
@@ -85,13 +89,13 @@ def test_a_removed_engine_takes_no_more_requests_and_its_slot_is_reused_last(shm
     mine = view(shm, tmp_path)
     mine.candidates("m")
     lease = mine.acquire(0, 7)
-    records = registry.add((URLS[1], "grpc://c:1"))
+    records = registry.add(specs(URLS[1], "grpc://c:1"))
     assert [record.slot for record in records] == [1, 2]
     assert len(mine.candidates("m")) == 2
     registry.retain((URLS[1], "grpc://c:1"))
     assert [candidate.url for candidate in mine.candidates("m")] == [URLS[1]]
     registry.retain(())
-    records = registry.add([f"grpc://d:{port}" for port in range(4)])
+    records = registry.add(specs(*(f"grpc://d:{port}" for port in range(4))))
     assert sorted(record.slot for record in records) == [0, 1, 2, 3]
     (reused,) = [record for record in records if record.slot == 0]
     assert registry.inflight(reused) == (0, 0)
@@ -106,7 +110,7 @@ def test_a_late_first_token_does_not_touch_what_the_next_engine_of_a_slot_counts
     mine.candidates("m")
     late = mine.acquire(0, 7)
     registry.retain(())
-    for record in registry.add([f"grpc://d:{port}" for port in range(4)]):
+    for record in registry.add(specs(*(f"grpc://d:{port}" for port in range(4)))):
         describe(registry, record, "m")
         registry.set_state(record.url, EngineState.READY)
     (reused,) = [record for record in registry.records() if record.slot == 0]
@@ -129,7 +133,7 @@ def test_a_stale_view_does_not_offer_a_slot_that_was_reused(shm: Shm, registry: 
 
 def test_more_engines_than_slots_are_a_mistake(shm: Shm, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="more than 4"):
-        Registry(shm, folder=tmp_path).add([f"grpc://d:{port}" for port in range(5)])
+        Registry(shm, folder=tmp_path).add(specs(*(f"grpc://d:{port}" for port in range(5))))
 
 
 def test_a_new_control_process_keeps_slots_states_and_counts(shm: Shm, registry: Registry, tmp_path: pathlib.Path) -> None:
@@ -137,7 +141,7 @@ def test_a_new_control_process_keeps_slots_states_and_counts(shm: Shm, registry:
     mine.candidates("m")
     mine.acquire(1, 3)
     after = Registry(shm, folder=tmp_path, earlier=read_snapshot(tmp_path))
-    assert after.add(URLS) == registry.records()
+    assert after.add(specs(*URLS)) == registry.records()
     assert [after.state(record) for record in after.records()] == [EngineState.READY] * 2
     assert after.inflight(after.records()[1]) == (1, 3)
     assert len(mine.candidates("m")) == 2

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from smg.commands.diagnosis.finding import Finding, good, warning, wrong
 from smg.config import Config
 from smg.engine import Engine
@@ -14,7 +16,7 @@ from smg.errors import ConfigError, EngineProtocol, EngineTimeout, EngineUnavail
 from smg.template import encode_rendered, load_template
 from smg.tokenizer import load_tokenizer, read_folder
 from smg.types.job import ChatInput
-from smg.worker import Detector, EngineRecord
+from smg.worker import Detector, EngineRecord, EngineSpec, listed_engines
 
 __all__ = ["look_at_engines"]
 
@@ -27,23 +29,24 @@ CALLABLE = "start the engine with its gRPC server, and check host, port and fire
 
 async def look_at_engines(config: Config) -> list[Finding]:
     """Asks all at once; gives the findings in the order of the configuration."""
-    urls = config.engines.worker_urls
-    if not urls:
+    specs = listed_engines(config)
+    if not specs:
         return [warning("engines", "none is named, so every request is refused", "name them in engines.worker_urls: grpc://HOST:PORT")]
     with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
         detector = Detector(config, state_dir=Path(folder))
-        found = await asyncio.gather(*(_look(url, config, detector) for url in urls))
+        found = await asyncio.gather(*(_look(spec, config, detector) for spec in specs))
     return [finding for findings in found for finding in findings]
 
 
-async def _look(url: str, config: Config, detector: Detector) -> list[Finding]:
+async def _look(spec: EngineSpec, config: Config, detector: Detector) -> list[Finding]:
+    url = spec.url
     subject = f"engine {url}"
     if url.startswith(("http://", "https://")):
         return [warning(subject, "it is reached over HTTP, which is not looked at", "")]
     engine: Engine | None = None
     try:
         async with asyncio.timeout(DESCRIBE_S):
-            engine, record = await detector.open(EngineRecord(slot=0, epoch=0, id="doctor", url=url))
+            engine, record = await detector.open(EngineRecord(slot=0, epoch=0, id="doctor", **structs.asdict(spec)))
             record = await detector.describe(engine, record)
             serves = await engine.health()
     except TimeoutError:
