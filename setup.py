@@ -11,6 +11,7 @@ from setuptools.command.sdist import sdist
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
+    "body": [],
     "events": [],
     "headers": ["nghttp2"],
     "machine": [],

@@ -13,7 +13,4 @@ cdef class RequestLayout:
     cdef KeyC prompt
     cdef KeyC text              # of the prompt
     cdef KeyC ids               # of the prompt
-    cdef bytes _write(
-        self, bytes fixed, const char *id_text, size_t id_size, const char *text, size_t text_size, const uint32_t *values, size_t count,
-        size_t packed,
-    )
+    cdef bytes _write(self, bytes fixed, const char *id_text, size_t id_size, const char *text, size_t text_size, bytes packed)

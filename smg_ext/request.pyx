@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-__all__ = ["RequestLayout"]
+__all__ = ["RequestLayout", "packed_ids"]
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -30,33 +30,19 @@ cdef class RequestLayout:
                 raise ValueError(f"{number} is no field number")
         self.request_id, self.prompt, self.text, self.ids = _key(request_id), _key(prompt), _key(text), _key(ids)
 
-    def write(self, bytes fixed not None, *, str request_id not None, str text not None, list ids not None):
-        """Gives `fixed` with the fields added. Raises ValueError for an id outside 32 bits or half a character, TypeError for no int."""
+    def write(self, bytes fixed not None, *, str request_id not None, str text not None, bytes packed not None):
+        """Gives `fixed` with the fields added; `packed` as `packed_ids` gives it. Raises ValueError for half a character."""
         cdef Py_ssize_t id_size, text_size
         cdef const char *id_text = PyUnicode_AsUTF8AndSize(request_id, &id_size)
         cdef const char *prompt_text = PyUnicode_AsUTF8AndSize(text, &text_size)
-        cdef size_t count = <size_t>len(ids)
-        cdef uint32_t few[ON_STACK]
-        cdef uint32_t *values = few
-        if count > ON_STACK:
-            values = <uint32_t *>malloc(count * sizeof(uint32_t))
-            if values == NULL:
-                raise MemoryError()
-        try:
-            return self._write(fixed, id_text, <size_t>id_size, prompt_text, <size_t>text_size, values, count, _pack_size(ids, values))
-        except OverflowError:
-            raise ValueError("a token id does not fit 32 bits") from None
-        finally:
-            if values != few:
-                free(values)
+        return self._write(fixed, id_text, <size_t>id_size, prompt_text, <size_t>text_size, packed)
 
-    cdef bytes _write(self, bytes fixed, const char *id_text, size_t id_size, const char *text, size_t text_size, const uint32_t *values,
-                      size_t count, size_t packed):
-        cdef size_t inner = _sized(&self.text, text_size) + _sized(&self.ids, packed)
+    cdef bytes _write(self, bytes fixed, const char *id_text, size_t id_size, const char *text, size_t text_size, bytes packed):
+        cdef size_t packed_size = <size_t>PyBytes_GET_SIZE(packed)
+        cdef size_t inner = _sized(&self.text, text_size) + _sized(&self.ids, packed_size)
         cdef size_t whole = <size_t>PyBytes_GET_SIZE(fixed) + _sized(&self.request_id, id_size) + _sized(&self.prompt, inner)
         cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>whole)
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
-        cdef size_t i
         memcpy(at, PyBytes_AS_STRING(fixed), <size_t>PyBytes_GET_SIZE(fixed))
         at += PyBytes_GET_SIZE(fixed)
         if id_size:
@@ -65,11 +51,36 @@ cdef class RequestLayout:
             at = _put_head(at, &self.prompt, inner)
         if text_size:
             at = _put_text(_put_head(at, &self.text, text_size), text, text_size)
-        if packed:
-            at = _put_head(at, &self.ids, packed)
-            for i in range(count):
-                at = _put_varint(at, values[i])
+        if packed_size:
+            _put_text(_put_head(at, &self.ids, packed_size), PyBytes_AS_STRING(packed), packed_size)
         return out
+
+
+def packed_ids(list ids not None):
+    """Gives token ids as protobuf packs a repeated uint32. Raises ValueError for an id outside 32 bits, TypeError for no int."""
+    cdef size_t count = <size_t>len(ids)
+    cdef uint32_t few[ON_STACK]
+    cdef uint32_t *values = few
+    if count > ON_STACK:
+        values = <uint32_t *>malloc(count * sizeof(uint32_t))
+        if values == NULL:
+            raise MemoryError()
+    try:
+        return _packed(values, count, _pack_size(ids, values))
+    except OverflowError:
+        raise ValueError("a token id does not fit 32 bits") from None
+    finally:
+        if values != few:
+            free(values)
+
+
+cdef bytes _packed(const uint32_t *values, size_t count, size_t size):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
+    cdef size_t i
+    for i in range(count):
+        at = _put_varint(at, values[i])
+    return out
 
 
 cdef KeyC _key(uint32_t number) noexcept:

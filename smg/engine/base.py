@@ -73,11 +73,13 @@ class ResolvedSampling(Struct, frozen=True, kw_only=True):
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """One Generate call, in no engine's words. `stop_token_ids` already holds EOS ids where the engine does not know them.
 
-    `logprobs`/`prompt_logprobs`: None = none, k = that many alternatives a token.
+    `logprobs`/`prompt_logprobs`: None = none, k = that many alternatives a token. `packed_ids`: the prompt's ids as they stand on the wire,
+    where somebody has them already.
     """
 
     request_id: str
     prompt_ids: list[int]
+    packed_ids: bytes = b""
     prompt_text: str = ""
     sampling: ResolvedSampling = ResolvedSampling()
     stop: tuple[str, ...] = ()

@@ -14,13 +14,13 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
-from smg._ext import RequestLayout
+from smg._ext import RequestLayout, packed_ids
 from smg.engine.base import EngineRequest, ResolvedSampling
 from smg.engine.fields import request_numbers
 
 __all__ = ["RequestWriter"]
 
-OWN = ("request_id", "prompt_ids", "prompt_text")
+OWN = ("request_id", "prompt_ids", "packed_ids", "prompt_text")
 # What is kept of a protocol's requests: at most 256 times 4 KB, and keys of that size.
 KEPT_REQUESTS = 256
 KEPT_BYTES = 4096
@@ -45,7 +45,8 @@ class RequestWriter:
     def write(self, request: EngineRequest) -> bytes:
         """Gives the serialized request. Raises ValueError or TypeError when a value does not fit its field."""
         fixed = self._encoded(request) if request.sampling.logit_bias else self._fixed(request)
-        return self._layout.write(fixed, request_id=request.request_id, text=request.prompt_text, ids=request.prompt_ids)
+        packed = request.packed_ids or packed_ids(request.prompt_ids)
+        return self._layout.write(fixed, request_id=request.request_id, text=request.prompt_text, packed=packed)
 
     def _fixed(self, request: EngineRequest) -> bytes:
         key = (_sampling(request.sampling), _rest(request))
@@ -59,4 +60,4 @@ class RequestWriter:
         return fixed
 
     def _encoded(self, request: EngineRequest) -> bytes:
-        return self._encode(replace(request, request_id="", prompt_ids=[], prompt_text="")).SerializeToString()
+        return self._encode(replace(request, request_id="", prompt_ids=[], packed_ids=b"", prompt_text="")).SerializeToString()

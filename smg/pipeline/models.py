@@ -200,7 +200,7 @@ def _prompt_cache(config: Config) -> PromptCache | None:
     settings = config.model
     if not settings.tokenizer_cache_enable_l0:
         return None
-    return PromptCache(limit_bytes=settings.tokenizer_cache_l0_bytes, limit_entries=settings.tokenizer_cache_l0_max_entries)
+    return PromptCache(limit_bytes=settings.tokenizer_cache_l0_bytes // 2, limit_entries=settings.tokenizer_cache_l0_max_entries)
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary | None:

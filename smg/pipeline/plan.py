@@ -33,6 +33,7 @@ def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelI
     return EngineRequest(
         request_id=job.request_id,
         prompt_ids=prompt.ids,
+        packed_ids=prompt.packed,
         prompt_text="",
         sampling=sampling,
         stop_token_ids=tuple(dict.fromkeys((*job.stops.token_ids, *eos))),

@@ -7,7 +7,7 @@ from msgspec import structs
 from smg.errors import ContextExceeded, InvalidValue, RequestError
 from smg.parser import opens_thinking
 from smg.pipeline.models import ServedModel
-from smg.pipeline.prompt_cache import Prompt
+from smg.pipeline.prompt_cache import Prompt, PromptKey
 from smg.pipeline.side import INLINE_CHARACTERS
 from smg.template import Rendered, encode_rendered
 from smg.types.job import ChatInput, TextInput, TokenInput
@@ -15,14 +15,18 @@ from smg.types.json import Json
 
 __all__ = ["Prompt", "characters", "prepare"]
 
-# Up to here a request is looked up in L0 on the event loop, for its key takes 1.3 ns a byte; what is longer does not queue for one thread.
+# Up to here a request is looked up in L0 on the event loop, for its content takes up to 1 ns a byte; what is longer does not queue for one
+# thread.
 LOOKUP_CHARACTERS = 1 << 18
 # Texts with more characters a token of context than this are tried by their beginning first; prose has 4 to 5 a token.
 BEGINNING = 10
 
 
-async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel, *, allow_special: bool) -> Prompt:
-    """Gives the prompt's text and ids. Raises ContextExceeded before tokenizing what cannot fit, TemplateRefused, InvalidValue."""
+async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel, *, allow_special: bool, content: bytes = b"") -> Prompt:
+    """Gives the prompt's text and ids. Raises ContextExceeded before tokenizing what cannot fit, TemplateRefused, InvalidValue.
+
+    `content`: bytes that say as much as `source`, where the caller has such.
+    """
     if isinstance(source, TokenInput):
         return _checked_ids(source, model)
     if isinstance(source, ChatInput):
@@ -32,13 +36,12 @@ async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel
             return await asyncio.to_thread(_prepare, source, model, allow_special)
     length = characters(source, limit=LOOKUP_CHARACTERS)
     if length > LOOKUP_CHARACTERS:
-        return await asyncio.to_thread(_recalled, source, model, allow_special)
+        return await asyncio.to_thread(_recalled, source, model, allow_special, content)
     if length <= INLINE_CHARACTERS:
-        return _recalled(source, model, allow_special, length)
-    key, prompt = _recall(source, model, allow_special)
+        return _recalled(source, model, allow_special, content, length)
+    key, prompt = _recall(source, model, allow_special, content)
     if prompt is None:
-        prompt = await _beside(source, model, allow_special, length)
-        _keep(key, prompt, model)
+        prompt = _kept(key, await _beside(source, model, allow_special, length), model)
     return prompt
 
 
@@ -48,29 +51,28 @@ async def _beside(source: ChatInput | TextInput, model: ServedModel, allow_speci
     return await model.side.run(_prepare, source, model, allow_special, length)
 
 
-def _recalled(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:
-    key, prompt = _recall(source, model, allow_special)
-    if prompt is None:
-        prompt = _prepare(source, model, allow_special, length)
-        _keep(key, prompt, model)
-    return prompt
+def _recalled(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: bytes, length: int | None = None) -> Prompt:
+    key, prompt = _recall(source, model, allow_special, content)
+    return _kept(key, _prepare(source, model, allow_special, length), model) if prompt is None else prompt
 
 
-def _recall(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> tuple[bytes | None, Prompt | None]:
+def _recall(
+    source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: bytes
+) -> tuple[PromptKey | None, Prompt | None]:
     """The request's key in L0, None when it shall not be kept; and its prompt, None when it must be made."""
     cache = model.cache
     if cache is None or not (model.repeatable or isinstance(source, TextInput)):
         return None, None
-    key = cache.key(source, model=model.number, allow_special=allow_special)
-    prompt = cache.get(key) if key else None
+    key, prompt = cache.find(source, model=model.number, allow_special=allow_special, content=content)
     model.cache_meter.request(hit=prompt is not None)
     return key, prompt
 
 
-def _keep(key: bytes | None, prompt: Prompt, model: ServedModel) -> None:
+def _kept(key: PromptKey | None, prompt: Prompt, model: ServedModel) -> Prompt:
     if key is not None and model.cache is not None:
-        model.cache.put(key, prompt, id_bytes=model.tokenizer.id_bytes)
+        prompt = model.cache.keep(key, prompt, id_bytes=model.tokenizer.id_bytes)
     model.cache_meter.pieces(model.number, model.tokenizer.cache_counts)
+    return prompt
 
 
 def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:

@@ -1,41 +1,43 @@
-"""L0: whole requests and their prompts, so that a request that comes again skips template and tokenizer. Used by `prompt.py`.
+"""L0: whole requests and their prompts, so that a request that comes again skips template and tokenizer. Used by `prompt.py`."""
 
-A request is kept from its second coming on: a flood of requests that come once fills nothing and displaces nothing. Found by a keyed
-SHA-256 of everything in it, so that nobody can make two requests with one key. Bounded in bytes and in entries.
-"""
-
-import hashlib
-import secrets
 import sys
-from array import array
 from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 
+from smg._ext import packed_ids
 from smg.obs.metrics import Meter
-from smg.tokenizer import ByteLru, CacheCounts
+from smg.pipeline.repeats import Place, Repeats
+from smg.tokenizer import CacheCounts
 from smg.types.job import ChatInput, TextInput
 
-__all__ = ["CacheMeter", "Prompt", "PromptCache"]
+__all__ = ["CacheMeter", "Prompt", "PromptCache", "PromptKey"]
 
 METRIC = "smg_tokenizer_cache_lookups_total"
 L0_HIT, L0_MISS, L1_HIT, L1_MISS = ("l0", "hit"), ("l0", "miss"), ("l1", "hit"), ("l1", "miss")
 
-SLOTS = 1 << 13  # requests of which it is known that they came once
-SAMPLE_BYTES = 512
 ASK_PROMPTS = 16
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
     """What goes to the engine. `text` is None for prompts that came as ids; `thinking`: the output begins inside a think block.
 
-    Requests with the same content share one prompt: nobody may change `ids`.
+    Requests with the same content share one prompt: nobody may change `ids`. `packed`: the ids as they stand on the wire, where several
+    requests will send them; else empty.
     """
 
     ids: list[int]
     text: str | None
     thinking: bool = False
+    packed: bytes = b""
+
+
+class PromptKey(Struct, frozen=True):
+    """Where the prompt of a request that came before is kept, and all that it depends on."""
+
+    place: Place
+    content: bytes
 
 
 class CacheMeter:
@@ -68,40 +70,31 @@ class PromptCache:
     """The prompts of all models of a process. Thread-safe."""
 
     def __init__(self, *, limit_bytes: int, limit_entries: int) -> None:
-        self._prompts: ByteLru[Prompt] = ByteLru(limit_bytes, entries=limit_entries)
-        self._came = array("Q", bytes(8 * SLOTS))
+        self._prompts: Repeats[Prompt] = Repeats(limit_bytes=limit_bytes, limit_entries=limit_entries)
         self._encode = msgspec.msgpack.Encoder().encode
-        self._secret = secrets.token_bytes(16)
 
-    def key(self, source: ChatInput | TextInput, *, model: int, allow_special: bool) -> bytes | None:
-        """Gives the key of a request that came before; None when it came for the first time, or has no key.
+    def find(
+        self, source: ChatInput | TextInput, *, model: int, allow_special: bool, content: bytes = b""
+    ) -> tuple[PromptKey | None, Prompt | None]:
+        """Gives the key of a request that came before, None when it came for the first time or has no key; and its prompt, if it is there.
 
-        `model`: a number that no other loaded model of this process has, so that a reloaded model starts afresh.
+        `model`: a number that no other loaded model of this process has, so that a reloaded model starts afresh. `content`: bytes that say
+        as much as `source`, where the caller has such.
         """
         try:
-            content = self._encode((self._secret, model, allow_special, isinstance(source, ChatInput), source))
+            content = content or self._encode((isinstance(source, ChatInput), source))
         except (OverflowError, UnicodeEncodeError, TypeError):  # large numbers and half characters: rare, and encoded each time
-            return None
-        return hashlib.sha256(content).digest() if self._came_before(content) else None
+            return None, None
+        place, prompt = self._prompts.find(content, whose=2 * model + allow_special)
+        return (PromptKey(place, content) if place else None), prompt
 
-    def get(self, key: bytes) -> Prompt | None:
-        """Gives the prompt of a request, None when it is not there."""
-        return self._prompts.get(key)
-
-    def put(self, key: bytes, prompt: Prompt, *, id_bytes: int) -> None:
-        """Keeps a prompt; `id_bytes`: what one of its ids takes."""
-        self._prompts.put(key, prompt, size=id_bytes * len(prompt.ids) + sys.getsizeof(prompt.text))
+    def keep(self, key: PromptKey, prompt: Prompt, *, id_bytes: int) -> Prompt:
+        """Keeps a prompt and gives it as it is kept; `id_bytes`: what one of its ids takes."""
+        prompt = msgspec.structs.replace(prompt, packed=packed_ids(prompt.ids))
+        size = id_bytes * len(prompt.ids) + len(prompt.packed) + sys.getsizeof(prompt.text)
+        self._prompts.keep(key.place, key.content, prompt, size=size)
+        return prompt
 
     def counts(self) -> CacheCounts:
         """Gives hits and misses of requests that came before, and the size."""
         return self._prompts.counts()
-
-    def _came_before(self, content: bytes) -> bool:
-        """By a weak mark of a sample. That is cheap, and a false yes costs no more than a key."""
-        size = len(content)
-        sample = content if size <= 2 * SAMPLE_BYTES else content[:: size // SAMPLE_BYTES]
-        mark = hash((size, sample)) & 0xFFFF_FFFF_FFFF_FFFF
-        slot = mark % SLOTS
-        known = self._came[slot] == mark
-        self._came[slot] = mark
-        return known

@@ -142,7 +142,7 @@ class Pipeline:
         the next of them (6 to 8 % less time a request at 32 clients).
         """
         model = await self._models.get(job.model)
-        prompt = await prepare(job.input, model, allow_special=self._allow_special)
+        prompt = await prepare(job.input, model, allow_special=self._allow_special, content=job.content)
         if self._under_way > 1:
             await asyncio.sleep(0)
         forced = isinstance(job.input, ChatInput) and is_forced(job.input)

@@ -22,7 +22,12 @@ async def build(config: Config, view: WorkerView, *, meter: Meter, state: Path |
     models = ModelDirectory(config, view, created=int(time.time()), meter=meter, state=state)
     pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
     await models.preload()
-    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=ChatReader())
+    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=_chat_reader(config))
+
+
+def _chat_reader(config: Config) -> ChatReader:
+    model = config.model
+    return ChatReader(repeat_bytes=model.tokenizer_cache_l0_bytes // 2 if model.tokenizer_cache_enable_l0 else 0)
 
 
 async def close(services: Services) -> None:

@@ -12,7 +12,7 @@ import secrets
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -53,13 +53,13 @@ class ByteLru(Generic[T]):
     def __init__(self, limit: int, *, entries: int = sys.maxsize) -> None:
         self._limit = limit
         self._most = entries
-        self._entries: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._bytes = 0
         self._hits = 0
         self._misses = 0
         self._lock = Lock()
 
-    def get(self, key: bytes) -> T | None:
+    def get(self, key: Hashable) -> T | None:
         """Gives the value, or None; counts a hit or a miss."""
         with self._lock:
             entry = self._entries.get(key)
@@ -70,7 +70,7 @@ class ByteLru(Generic[T]):
             self._entries.move_to_end(key)
             return entry[0]
 
-    def put(self, key: bytes, value: T, *, size: int) -> None:
+    def put(self, key: Hashable, value: T, *, size: int) -> None:
         """Keeps a value of `size` bytes, unless it is larger than an eighth of the whole."""
         size += ENTRY_BYTES
         if size > self._limit // 8:

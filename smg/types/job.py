@@ -96,7 +96,10 @@ class Routing(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """One generation, as any surface asks for it. `deadline_s` is on the clock of `time.monotonic`."""
+    """One generation, as any surface asks for it. `deadline_s` is on the clock of `time.monotonic`.
+
+    `content`: bytes that say as much as `input`, and are equal only where it is equal; empty where a surface has none.
+    """
 
     request_id: str
     surface: str
@@ -111,3 +114,4 @@ class Job(Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
     stream: bool = False
     deadline_s: float = float("inf")
+    content: bytes = b""

@@ -86,3 +86,32 @@ def test_the_last_of_duplicate_keys_counts_with_known_settings():
     body = b'{"model": "a", "model": "b", "messages": [], "messages": [{"role": "user", "content": "1", "content": "2"}]}'
     jobs = [read(reader, body)[1] for _ in range(2)]
     assert [(job.model, job.input.messages) for job in jobs] == [("b", ({"role": "user", "content": "2"},))] * 2
+
+
+@pytest.mark.parametrize("text", ["Hi", "long " * 5000], ids=["short", "long"])
+def test_messages_that_come_again_are_read_as_before(text):
+    reader = ChatReader(repeat_bytes=1 << 22)
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    jobs = [read(reader, body)[1] for _ in range(5)]
+    assert all((job.input, job.content, job.sampling) == (jobs[0].input, jobs[0].content, jobs[0].sampling) for job in jobs)
+    assert jobs[-1].input.messages[0] is jobs[-2].input.messages[0]
+    other = read(reader, {**body, "messages": [{"role": "user", "content": text[:-1] + "!"}]})[1]
+    assert other.input.messages[0]["content"] == text[:-1] + "!"
+    assert other.content != jobs[0].content
+
+
+def test_what_the_template_is_told_is_in_the_content():
+    reader = ChatReader(repeat_bytes=1 << 22)
+    bodies = [{}, {"tools": TOOLS}, {"reasoning_effort": "low"}, {"chat_template_kwargs": {"a": 1}}, {"documents": [{"text": "d"}]}]
+    contents = {read(reader, {"messages": USER, **more})[1].content for more in bodies}
+    assert len(contents) == len(bodies)
+    assert read(reader, {"messages": USER, "temperature": 0.5, "max_tokens": 3})[1].content in contents
+
+
+@pytest.mark.parametrize("messages", [b"[}", b'[{"role": "user", "content": "\xff"}]', b'[{"role": "user"}]'])
+def test_wrong_messages_are_refused_each_time(messages):
+    reader = ChatReader(repeat_bytes=1 << 22)
+    read(reader, {"messages": USER})
+    for _ in range(4):
+        with pytest.raises(SmgError):
+            read(reader, b'{"messages":' + messages + b"}")

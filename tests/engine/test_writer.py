@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smg._ext import RequestLayout
+from smg._ext import RequestLayout, packed_ids
 from smg.engine import ENGINES, EngineRequest, ResolvedSampling, writer
 from smg.engine.fields import request_numbers
 from smg.engine.grpc import GrpcEngine
@@ -145,10 +145,10 @@ def test_messages_without_the_parts() -> None:
 
 def test_layouts_are_checked() -> None:
     good = {"request_id": 1, "prompt": 2**29 - 1, "text": 15, "ids": 16}
-    written = RequestLayout(**good).write(b"\x50\x01", request_id="r", text="t", ids=[1, 128])
+    written = RequestLayout(**good).write(b"\x50\x01", request_id="r", text="t", packed=packed_ids([1, 128]))
     prompt = b"\x7a\x01t" + b"\x82\x01\x03\x01\x80\x01"
     assert written == b"\x50\x01" + b"\x0a\x01r" + b"\xfa\xff\xff\xff\x0f" + bytes([len(prompt)]) + prompt
-    assert RequestLayout(**good).write(b"", request_id="", text="", ids=[]) == b""
+    assert RequestLayout(**good).write(b"", request_id="", text="", packed=b"") == b""
     for name, number in (("request_id", 0), ("prompt", 2**29), ("text", -1)):
         with pytest.raises((ValueError, OverflowError)):
             RequestLayout(**{**good, name: number})

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smg._ext import packed_ids
 from smg.errors import ContextExceeded
 from smg.obs.metrics import Meter, render
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import prompt as stage
 from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt import LOOKUP_CHARACTERS, prepare
-from smg.pipeline.prompt_cache import CacheMeter, Prompt, PromptCache
+from smg.pipeline.prompt_cache import CacheMeter, Prompt, PromptCache, PromptKey
 from smg.pipeline.side import INLINE_CHARACTERS, SideThread
 from smg.template import load_template
 from smg.tokenizer import load_tokenizer, read_folder
@@ -56,6 +57,12 @@ def prompts(served: ServedModel, *sources: ChatInput | TextInput) -> list[Prompt
     return asyncio.run(run())
 
 
+def plain_ones(found: list[Prompt]) -> list[Prompt]:
+    """As if no cache had been there: a kept prompt has its ids also as they stand on the wire."""
+    assert all(prompt.packed in (b"", packed_ids(prompt.ids)) for prompt in found)
+    return [msgspec.structs.replace(prompt, packed=b"") for prompt in found]
+
+
 @pytest.fixture
 def renders(monkeypatch: pytest.MonkeyPatch) -> list[ChatInput]:
     """What was rendered."""
@@ -72,9 +79,11 @@ def renders(monkeypatch: pytest.MonkeyPatch) -> list[ChatInput]:
 
 def test_a_request_that_comes_again_is_rendered_twice_and_then_no_more(renders: list[ChatInput]) -> None:
     served = model()
-    first, *others = prompts(served, *[say("hello there") for _ in range(5)])
+    found = prompts(served, *[say("hello there") for _ in range(5)])
+    first, *others = plain_ones(found)
     assert all(other == first for other in others)
-    assert others[-1] is others[-2]
+    assert found[-1] is found[-2]
+    assert found[-1].packed
     assert len(renders) == 2
     assert first == prompts(model(cache=False), say("hello there"))[0]
 
@@ -98,10 +107,10 @@ OTHER: dict[str, Any] = {
 }
 
 
-def keys(cache: PromptCache, source: ChatInput | TextInput, **fields: Any) -> bytes:
+def keys(cache: PromptCache, source: ChatInput | TextInput, **fields: Any) -> PromptKey:
     wanted = {"model": 0, "allow_special": False, **fields}
-    cache.key(source, **wanted)
-    key = cache.key(source, **wanted)
+    cache.find(source, **wanted)
+    key, _ = cache.find(source, **wanted)
     assert key is not None
     return key
 
@@ -149,6 +158,23 @@ def test_what_depends_on_more_than_the_request_is_not_kept(renders: list[ChatInp
     assert len(renders) == 6
 
 
+def test_the_bytes_of_an_input_stand_for_it(renders: list[ChatInput]) -> None:
+    served = model()
+
+    async def ask(text: str, content: bytes) -> Prompt:
+        return await prepare(say(text), served, allow_special=False, content=content)
+
+    async def main() -> None:
+        one, other = b"k" * 16 + b"1" * 900, b"k" * 16 + b"2" * 900
+        for _ in range(3):
+            first, second = await ask("one", one), await ask("other", other)
+        assert first != second
+        assert (await ask("not looked at", one)) is first
+        assert len(renders) == 4
+
+    asyncio.run(main())
+
+
 def test_a_refusal_is_not_kept() -> None:
     served = model(context_length=12)
     for _ in range(4):
@@ -166,7 +192,7 @@ def test_every_way_gives_the_same(size: int, make: Callable[[str], ChatInput | T
     plain = prompts(model(cache=False), source)[0]
     side = SideThread()
     for served in (model(), model(side=side)):
-        assert prompts(served, source, source, source) == [plain] * 3
+        assert plain_ones(prompts(served, source, source, source)) == [plain] * 3
         assert served.cache is not None
         assert served.cache.counts().hits == 1
     side.close()
@@ -177,7 +203,7 @@ def test_every_way_gives_the_same(size: int, make: Callable[[str], ChatInput | T
 def test_a_kept_prompt_is_the_plain_one(texts: list[str], generation: bool) -> None:
     source = ChatInput(messages=tuple({"role": "user", "content": text} for text in texts), add_generation_prompt=generation)
     found = prompts(model(), source, source, source)
-    assert found == [prompts(model(cache=False), source)[0]] * 3
+    assert plain_ones(found) == [prompts(model(cache=False), source)[0]] * 3
 
 
 def test_a_completion_gets_its_beginning_token_also_from_the_quick_encoder() -> None:

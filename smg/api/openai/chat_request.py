@@ -14,11 +14,14 @@ from smg.api.decode import check_depth, decode
 from smg.api.openai.answer import wants_usage
 from smg.api.openai.chat_switches import Switches
 from smg.api.openai.constraints import constraint
+from smg.api.openai.division import Names, divided
 from smg.api.openai.fields import MAX_TOKENS, check_range, deadline, job_id, model_name, routing, sampling, stops
 from smg.api.openai.messages import checked_messages
 from smg.api.openai.refusals import refuse_unbuilt
 from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tools
 from smg.errors import InvalidValue, Unimplemented
+from smg.pipeline.repeats import Repeats
+from smg.tokenizer import content_key
 from smg.types.job import ChatInput, Job, Logprobs, Routing
 from smg.types.json import JsonObject
 from smg.types.openai.chat import ChatRequest
@@ -32,11 +35,8 @@ MAX_EFFORT_CHARACTERS = 32
 # Bytes of remembered settings: in all, and of one client's. As objects they take up to twenty times that.
 REMEMBERED_BYTES = 1 << 21
 LONGEST_BYTES = 1 << 18
-# Above this a body is mostly messages, and reading it twice would cost more than the checks.
-SMALL_BYTES = 1 << 20
-# May differ in each request of a client: what it calls itself and its request, all texts, and what has no effect.
-NAMES = ("user", "rid", "request_id")
-NAMES_AND_UNREAD = frozenset({*NAMES, "metadata", "prediction", "prompt_cache_key", "safety_identifier"})
+# Messages as objects take up to this many times their bytes; mostly it is text, and twice.
+OBJECT_FACTOR = 4
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -44,42 +44,58 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     job: Job  # without id, messages, and what headers say
     switches: Switches
-
-
-class Names(Struct, frozen=True):
-    """What a client calls itself and its request."""
-
-    user: str | None = None
-    rid: str | None = None
-    request_id: str | None = None
-
-
-NOBODY = Names()
+    template: bytes  # stands for what the template is told besides the messages
 
 
 class ChatReader:
-    """Reads bodies; used from any thread. `hits` and `misses` count how often the settings were known."""
+    """Reads bodies; used from any thread. `hits` and `misses` count how often the settings were known.
 
-    def __init__(self) -> None:
+    `repeat_bytes`: bound of what is kept of messages that come again, 0 = nothing.
+    """
+
+    def __init__(self, *, repeat_bytes: int = 0) -> None:
         self._known: dict[bytes, Settings] = {}
         self._bytes = 0
+        self._repeats: Repeats[tuple[JsonObject, ...]] | None = Repeats(limit_bytes=repeat_bytes) if repeat_bytes else None
         self.hits = 0
         self.misses = 0
 
     def read(self, body: bytes, http: Request, *, answer: str, timeout_s: float) -> tuple[Settings, Job]:
         """Gives settings and job. Raises InvalidJson, InvalidValue naming the parameter, Unimplemented for what SMG does not do."""
-        messages, names, key = _divided(body)
-        settings = self._known.get(key) if key else None
-        if settings is None:
+        parts = divided(body)
+        settings = self._known.get(parts.rest) if parts else None
+        messages = self._messages(parts.messages, body) if parts and settings else None
+        if parts is None or settings is None or messages is None:
             self.misses += 1
             request = parse(body)
             settings = settings_of(request)
-            messages, names = request.messages, Names(request.user, request.rid, request.request_id)
-            self._remember(key, settings)
+            if parts:
+                self._remember(parts.rest, settings)
+            names = Names(request.user, request.rid, request.request_id)
+            messages = checked_messages(request.messages)
         else:
             self.hits += 1
-            check_depth(messages, body=body, at="the body")
-        return settings, to_job(settings, http, messages=messages, names=names, answer=answer, timeout_s=timeout_s)
+            names = parts.names
+        content = settings.template + parts.messages if parts and settings.template else b""
+        job = to_job(settings, http, messages=messages, names=names, content=content, answer=answer, timeout_s=timeout_s)
+        return settings, job
+
+    def _messages(self, data: bytes, body: bytes) -> tuple[JsonObject, ...] | None:
+        """Reads and checks messages, unless they came before; None for what only the typed decoder can judge."""
+        place, known = self._repeats.find(data) if self._repeats else (None, None)
+        if known is not None:
+            return known
+        try:
+            messages = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        if type(messages) is not list or not all(type(message) is dict for message in messages):
+            return None
+        check_depth(messages, body=body, at="the body")
+        checked = checked_messages(messages)
+        if self._repeats and place:
+            self._repeats.keep(place, data, checked, size=OBJECT_FACTOR * len(data))
+        return checked
 
     def _remember(self, key: bytes, settings: Settings) -> None:
         """Keeps the settings; what is over the bound makes room for all that comes. Dicts are safe to share between threads."""
@@ -90,26 +106,6 @@ class ChatReader:
             self._known = {}
             self._bytes = len(key)
         self._known[key] = settings
-
-
-def _divided(body: bytes) -> tuple[list[dict[str, object]], Names, bytes]:
-    """Gives messages, names and the bytes of all else; no bytes for a body that only the typed decoder can judge."""
-    try:
-        fields = msgspec.json.decode(body) if len(body) <= SMALL_BYTES else None
-    except (msgspec.DecodeError, RecursionError):
-        fields = None
-    if type(fields) is not dict:
-        return [], NOBODY, b""
-    messages, names = fields.pop("messages", None), NOBODY
-    if type(messages) is not list or not all(type(message) is dict for message in messages):
-        return [], names, b""
-    if not NAMES_AND_UNREAD.isdisjoint(fields):
-        given = [fields.get(name) for name in NAMES]
-        if not all(value is None or type(value) is str for value in given):
-            return [], names, b""
-        names = Names(*given)
-        fields = {name: value for name, value in fields.items() if name not in NAMES_AND_UNREAD}
-    return messages, names, msgspec.json.encode(fields)
 
 
 def parse(body: bytes) -> ChatRequest:
@@ -152,18 +148,35 @@ def settings_of(request: ChatRequest) -> Settings:
         named_choice=chat.tool_choice not in MODES,
         legacy=request.functions is not None,
     )
-    return Settings(job=job, switches=switches)
+    return Settings(job=job, switches=switches, template=_template_key(chat))
 
 
-def to_job(settings: Settings, http: Request, *, messages: list[dict[str, object]], names: Names, answer: str, timeout_s: float) -> Job:
-    """Gives the neutral job. Raises InvalidValue for messages or names that are not valid."""
+def _template_key(chat: ChatInput) -> bytes:
+    try:
+        return content_key(chat)
+    except (OverflowError, UnicodeEncodeError, TypeError):  # large numbers and half characters
+        return b""
+
+
+def to_job(
+    settings: Settings,
+    http: Request,
+    *,
+    messages: tuple[JsonObject, ...],
+    names: Names,
+    content: bytes,
+    answer: str,
+    timeout_s: float,
+) -> Job:
+    """Gives the neutral job. Raises InvalidValue for names that are not valid."""
     known = settings.job
     return structs.replace(
         known,
         request_id=job_id(names.rid, names.request_id, http=http, answer=answer),
-        input=structs.replace(cast(ChatInput, known.input), messages=checked_messages(messages)),
+        input=structs.replace(cast(ChatInput, known.input), messages=messages),
         routing=routing(http, user=names.user, priority=known.routing.priority),
         deadline_s=deadline(http, timeout_s=timeout_s),
+        content=content,
     )
 
 

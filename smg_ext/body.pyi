@@ -1,0 +1,3 @@
+__all__ = ["value_span"]
+
+def value_span(body: bytes, name: bytes) -> tuple[int, int] | None: ...
