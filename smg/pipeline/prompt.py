@@ -10,7 +10,7 @@ from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt_cache import Prompt, PromptKey
 from smg.pipeline.side import INLINE_CHARACTERS
 from smg.template import Rendered, encode_rendered
-from smg.types.job import ChatInput, TextInput, TokenInput
+from smg.types.job import ChatInput, Content, TextInput, TokenInput
 from smg.types.json import Json
 
 __all__ = ["Prompt", "characters", "prepare"]
@@ -22,10 +22,12 @@ LOOKUP_CHARACTERS = 1 << 18
 BEGINNING = 10
 
 
-async def prepare(source: ChatInput | TextInput | TokenInput, model: ServedModel, *, allow_special: bool, content: bytes = b"") -> Prompt:
+async def prepare(
+    source: ChatInput | TextInput | TokenInput, model: ServedModel, *, allow_special: bool, content: Content | None = None
+) -> Prompt:
     """Gives the prompt's text and ids. Raises ContextExceeded before tokenizing what cannot fit, TemplateRefused, InvalidValue.
 
-    `content`: bytes that say as much as `source`, where the caller has such.
+    `content` says as much as `source`, where the caller has such.
     """
     if isinstance(source, TokenInput):
         return _checked_ids(source, model)
@@ -51,13 +53,15 @@ async def _beside(source: ChatInput | TextInput, model: ServedModel, allow_speci
     return await model.side.run(_prepare, source, model, allow_special, length)
 
 
-def _recalled(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: bytes, length: int | None = None) -> Prompt:
+def _recalled(
+    source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: Content | None, length: int | None = None
+) -> Prompt:
     key, prompt = _recall(source, model, allow_special, content)
     return _kept(key, _prepare(source, model, allow_special, length), model) if prompt is None else prompt
 
 
 def _recall(
-    source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: bytes
+    source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: Content | None
 ) -> tuple[PromptKey | None, Prompt | None]:
     """The request's key in L0, None when it shall not be kept; and its prompt, None when it must be made."""
     cache = model.cache

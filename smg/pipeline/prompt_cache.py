@@ -10,7 +10,7 @@ from smg._ext import packed_ids
 from smg.obs.metrics import Meter
 from smg.pipeline.repeats import Place, Repeats
 from smg.tokenizer import CacheCounts
-from smg.types.job import ChatInput, TextInput
+from smg.types.job import ChatInput, Content, TextInput
 
 __all__ = ["CacheMeter", "Prompt", "PromptCache", "PromptKey"]
 
@@ -74,19 +74,19 @@ class PromptCache:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def find(
-        self, source: ChatInput | TextInput, *, model: int, allow_special: bool, content: bytes = b""
+        self, source: ChatInput | TextInput, *, model: int, allow_special: bool, content: Content | None = None
     ) -> tuple[PromptKey | None, Prompt | None]:
         """Gives the key of a request that came before, None when it came for the first time or has no key; and its prompt, if it is there.
 
-        `model`: a number that no other loaded model of this process has, so that a reloaded model starts afresh. `content`: bytes that say
-        as much as `source`, where the caller has such.
+        `model`: a number that no other loaded model of this process has, so that a reloaded model starts afresh. `content` says as
+        much as `source`, where the caller has such.
         """
         try:
-            content = content or self._encode((isinstance(source, ChatInput), source))
+            settings, data = content or (None, self._encode((isinstance(source, ChatInput), source)))
         except (OverflowError, UnicodeEncodeError, TypeError):  # large numbers and half characters: rare, and encoded each time
             return None, None
-        place, prompt = self._prompts.find(content, whose=2 * model + allow_special)
-        return (PromptKey(place, content) if place else None), prompt
+        place, prompt = self._prompts.find(data, whose=(model, allow_special, settings))
+        return (PromptKey(place, data) if place else None), prompt
 
     def keep(self, key: PromptKey, prompt: Prompt, *, id_bytes: int) -> Prompt:
         """Keeps a prompt and gives it as it is kept; `id_bytes`: what one of its ids takes."""

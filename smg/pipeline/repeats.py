@@ -7,6 +7,7 @@ a sample of itself and then compared whole, so nobody can make two contents that
 
 import sys
 from array import array
+from collections.abc import Hashable
 from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ SLOTS = 1 << 13  # contents of which it is known that they came once
 SAMPLE_BYTES = 256  # of the whole, and as many of the end, where the requests of one application differ
 
 # Where a content is kept: whom it is for, its size, its sample.
-Place: TypeAlias = tuple[int, int, bytes]
+Place: TypeAlias = tuple[Hashable, int, bytes]
 
 
 class Kept(Struct, Generic[T], frozen=True):
@@ -38,7 +39,7 @@ class Repeats(Generic[T]):
         self._kept: ByteLru[Kept[T]] = ByteLru(limit_bytes, entries=limit_entries)
         self._came = array("Q", bytes(8 * SLOTS))
 
-    def find(self, content: bytes, *, whose: int = 0) -> tuple[Place | None, T | None]:
+    def find(self, content: bytes, *, whose: Hashable = None) -> tuple[Place | None, T | None]:
         """Gives where to keep the content, None at its first coming; and what was kept of the same content, None when nothing was."""
         size = len(content)
         step = size // SAMPLE_BYTES

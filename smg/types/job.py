@@ -7,7 +7,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from smg.types.json import JsonObject
 
-__all__ = ["ChatInput", "Constraint", "Job", "Logprobs", "Routing", "Sampling", "Stops", "TextInput", "TokenInput"]
+__all__ = ["ChatInput", "Constraint", "Content", "Job", "Logprobs", "Routing", "Sampling", "Stops", "TextInput", "TokenInput"]
+
+# Bytes that say as much as an input, in two parts, and are equal only where the inputs are equal.
+Content: TypeAlias = tuple[bytes, bytes]
 
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "grammar", "structural_tag", "choice"]
 
@@ -98,7 +101,7 @@ class Routing(Struct, frozen=True, kw_only=True):
 class Job(Struct, frozen=True, kw_only=True):
     """One generation, as any surface asks for it. `deadline_s` is on the clock of `time.monotonic`.
 
-    `content`: bytes that say as much as `input`, and are equal only where it is equal; empty where a surface has none.
+    `content` says as much as `input`; None where a surface has no such bytes.
     """
 
     request_id: str
@@ -114,4 +117,4 @@ class Job(Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
     stream: bool = False
     deadline_s: float = float("inf")
-    content: bytes = b""
+    content: Content | None = None

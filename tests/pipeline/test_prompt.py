@@ -20,7 +20,7 @@ from smg.pipeline.prompt_cache import CacheMeter, Prompt, PromptCache, PromptKey
 from smg.pipeline.side import INLINE_CHARACTERS, SideThread
 from smg.template import load_template
 from smg.tokenizer import load_tokenizer, read_folder
-from smg.types.job import ChatInput, TextInput, TokenInput
+from smg.types.job import ChatInput, Content, TextInput, TokenInput
 from tests.pipeline.fleet import MODEL
 
 FOLDER = read_folder(MODEL)
@@ -161,16 +161,17 @@ def test_what_depends_on_more_than_the_request_is_not_kept(renders: list[ChatInp
 def test_the_bytes_of_an_input_stand_for_it(renders: list[ChatInput]) -> None:
     served = model()
 
-    async def ask(text: str, content: bytes) -> Prompt:
+    async def ask(text: str, content: Content) -> Prompt:
         return await prepare(say(text), served, allow_special=False, content=content)
 
     async def main() -> None:
-        one, other = b"k" * 16 + b"1" * 900, b"k" * 16 + b"2" * 900
+        one, other, third = (b"k", b"1" * 900), (b"k", b"2" * 900), (b"l", b"1" * 900)
         for _ in range(3):
             first, second = await ask("one", one), await ask("other", other)
         assert first != second
         assert (await ask("not looked at", one)) is first
         assert len(renders) == 4
+        assert (await ask("third", third)) != first
 
     asyncio.run(main())
 

@@ -22,7 +22,7 @@ from smg.api.openai.tools import MODES, checked_tools, chosen_tools, legacy_tool
 from smg.errors import InvalidValue, Unimplemented
 from smg.pipeline.repeats import Repeats
 from smg.tokenizer import content_key
-from smg.types.job import ChatInput, Job, Logprobs, Routing
+from smg.types.job import ChatInput, Content, Job, Logprobs, Routing
 from smg.types.json import JsonObject
 from smg.types.openai.chat import ChatRequest
 from smg.types.openai.tokenize import TokenizeRequest
@@ -56,7 +56,7 @@ class ChatReader:
     def __init__(self, *, repeat_bytes: int = 0) -> None:
         self._known: dict[bytes, Settings] = {}
         self._bytes = 0
-        self._repeats: Repeats[tuple[JsonObject, ...]] | None = Repeats(limit_bytes=repeat_bytes) if repeat_bytes else None
+        self._repeats: Repeats[tuple[bytes, tuple[JsonObject, ...]]] | None = Repeats(limit_bytes=repeat_bytes) if repeat_bytes else None
         self.hits = 0
         self.misses = 0
 
@@ -64,7 +64,7 @@ class ChatReader:
         """Gives settings and job. Raises InvalidJson, InvalidValue naming the parameter, Unimplemented for what SMG does not do."""
         parts = divided(body)
         settings = self._known.get(parts.rest) if parts else None
-        messages = self._messages(parts.messages, body) if parts and settings else None
+        raw, messages = self._messages(parts.messages, body) if parts and settings else (parts.messages if parts else b"", None)
         if parts is None or settings is None or messages is None:
             self.misses += 1
             request = parse(body)
@@ -76,26 +76,29 @@ class ChatReader:
         else:
             self.hits += 1
             names = parts.names
-        content = settings.template + parts.messages if parts and settings.template else b""
+        content = (settings.template, raw) if raw and settings.template else None
         job = to_job(settings, http, messages=messages, names=names, content=content, answer=answer, timeout_s=timeout_s)
         return settings, job
 
-    def _messages(self, data: bytes, body: bytes) -> tuple[JsonObject, ...] | None:
-        """Reads and checks messages, unless they came before; None for what only the typed decoder can judge."""
+    def _messages(self, data: bytes, body: bytes) -> tuple[bytes, tuple[JsonObject, ...] | None]:
+        """Reads and checks messages, unless they came before; None for what only the typed decoder can judge.
+
+        Gives the bytes too: those that are kept, so that whoever compares them sees at once that they are the same.
+        """
         place, known = self._repeats.find(data) if self._repeats else (None, None)
         if known is not None:
             return known
         try:
             messages = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError):
-            return None
+            return data, None
         if type(messages) is not list or not all(type(message) is dict for message in messages):
-            return None
+            return data, None
         check_depth(messages, body=body, at="the body")
         checked = checked_messages(messages)
         if self._repeats and place:
-            self._repeats.keep(place, data, checked, size=OBJECT_FACTOR * len(data))
-        return checked
+            self._repeats.keep(place, data, (data, checked), size=OBJECT_FACTOR * len(data))
+        return data, checked
 
     def _remember(self, key: bytes, settings: Settings) -> None:
         """Keeps the settings; what is over the bound makes room for all that comes. Dicts are safe to share between threads."""
@@ -164,7 +167,7 @@ def to_job(
     *,
     messages: tuple[JsonObject, ...],
     names: Names,
-    content: bytes,
+    content: Content | None,
     answer: str,
     timeout_s: float,
 ) -> Job:
