@@ -15,6 +15,7 @@ SmgError                        500 internal_error
 │   ├─ MethodNotAllowed         405 method_not_allowed
 │   ├─ BodyTimeout              408 body_timeout
 │   ├─ QueueTimeout             408 queue_timeout
+│   ├─ Conflict                 409 conflict
 │   ├─ BodyTooLarge             413 body_too_large
 │   ├─ UnsupportedMedia         415 unsupported_media_type
 │   ├─ RateLimited              429 rate_limited
@@ -28,6 +29,7 @@ SmgError                        500 internal_error
 ├─ OutputInvalid                502 output_invalid       the output does not fit the schema that the client wants checked
 ├─ NoEngine                     503 no_engine            no engine is ready for that model
 ├─ Draining                     503 draining
+├─ ControlUnavailable           503 control_unavailable  the control process does not answer now
 └─ Unimplemented                501 not_implemented
 """
 
@@ -36,7 +38,9 @@ __all__ = [
     "BodyTooLarge",
     "ClientGone",
     "ConfigError",
+    "Conflict",
     "ContextExceeded",
+    "ControlUnavailable",
     "Draining",
     "EngineBusy",
     "EngineError",
@@ -179,6 +183,13 @@ class QueueTimeout(RequestError):
     retryable = True
 
 
+class Conflict(RequestError):
+    """What is to be made is there already."""
+
+    status = 409
+    code = "conflict"
+
+
 class BodyTooLarge(RequestError):
     """The body is longer than the limit; found before it is buffered."""
 
@@ -271,6 +282,14 @@ class Draining(SmgError):
 
     status = 503
     code = "draining"
+    retryable = True
+
+
+class ControlUnavailable(SmgError):
+    """The process that keeps the engines does not answer; a new one is on its way."""
+
+    status = 503
+    code = "control_unavailable"
     retryable = True
 
 

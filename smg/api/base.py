@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from smg.pipeline import ModelDirectory, Pipeline
     from smg.worker import EnginePool, WorkerView
 
-__all__ = ["EVENT_STREAM", "JSON", "Handler", "Headers", "Pump", "Reply", "Request", "Services", "StreamReply", "Write", "pumped"]
+__all__ = [
+    "EVENT_STREAM",
+    "JSON",
+    "Control",
+    "Handler",
+    "Headers",
+    "Pump",
+    "Reply",
+    "Request",
+    "Services",
+    "StreamReply",
+    "Write",
+    "pumped",
+]
 
 JSON: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
 
@@ -71,6 +84,13 @@ class Request:
         return await self._read()
 
 
+class Control(Protocol):
+    """A call to the control process: gives its answer as msgpack. Raises ControlUnavailable, and what the call itself raises."""
+
+    async def __call__(self, method: str, data: object = None, /) -> bytes:
+        """Asks it."""
+
+
 class Services(Struct, kw_only=True):
     """What a data worker owns while it lives; `smg.server.services` makes it."""
 
@@ -80,6 +100,7 @@ class Services(Struct, kw_only=True):
     view: "WorkerView"
     pool: "EnginePool"
     chats: "ChatReader"
+    control: Control
     draining: bool = False
 
 

@@ -40,6 +40,7 @@ TABLE = {
     "method_not_allowed": ErrorKind(405, "invalid_request_error"),
     "body_timeout": ErrorKind(408, "invalid_request_error"),
     "queue_timeout": ErrorKind(408, "timeout_error"),
+    "conflict": ErrorKind(409, "invalid_request_error"),
     "body_too_large": ErrorKind(413, "invalid_request_error"),
     "unsupported_media_type": ErrorKind(415, "invalid_request_error"),
     "rate_limited": ErrorKind(429, "rate_limit_error"),
@@ -53,6 +54,7 @@ TABLE = {
     "engine_unavailable": ErrorKind(503, "service_unavailable_error"),
     "no_engine": ErrorKind(503, "service_unavailable_error"),
     "draining": ErrorKind(503, "service_unavailable_error"),
+    "control_unavailable": ErrorKind(503, "service_unavailable_error"),
     "engine_timeout": ErrorKind(504, "timeout_error"),
 }
 

@@ -9,6 +9,7 @@ from smg.api.openai.chat import chat_completions
 from smg.api.openai.completions import completions
 from smg.api.parse import parse_function_call, parse_reasoning
 from smg.api.tokenize import detokenize, tokenize
+from smg.api.workers import add_worker, edit_worker, get_worker, list_workers, remove_worker, replace_worker
 from smg.errors import MethodNotAllowed, NotFound, Unimplemented
 
 __all__ = ["ROUTES", "UNBUILT", "Route", "RouteTable"]
@@ -39,6 +40,12 @@ ROUTES = (
     Route(method="POST", path="/v1/detokenize", handler=detokenize),
     Route(method="POST", path="/parse/function_call", handler=parse_function_call, surface="parse"),
     Route(method="POST", path="/parse/reasoning", handler=parse_reasoning, surface="parse"),
+    Route(method="GET", path="/workers", handler=list_workers, surface="workers"),
+    Route(method="POST", path="/workers", handler=add_worker, surface="workers"),
+    Route(method="GET", path="/workers/{id}", handler=get_worker, surface="workers"),
+    Route(method="PUT", path="/workers/{id}", handler=replace_worker, surface="workers"),
+    Route(method="PATCH", path="/workers/{id}", handler=edit_worker, surface="workers"),
+    Route(method="DELETE", path="/workers/{id}", handler=remove_worker, surface="workers"),
     Route(method="GET", path="/health", handler=health, public=True),
     Route(method="GET", path="/liveness", handler=health, public=True),
     Route(method="GET", path="/readiness", handler=readiness, public=True),
@@ -79,12 +86,6 @@ UNBUILT = (
     ("POST", "/v1/tokenizers"),
     ("GET", "/v1/tokenizers/{rest}"),
     ("DELETE", "/v1/tokenizers/{rest}"),
-    ("GET", "/workers"),
-    ("POST", "/workers"),
-    ("GET", "/workers/{rest}"),
-    ("PUT", "/workers/{rest}"),
-    ("PATCH", "/workers/{rest}"),
-    ("DELETE", "/workers/{rest}"),
 )
 
 

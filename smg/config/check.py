@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from smg.config.tree import Config
 
-__all__ = ["Mistake", "find_mistakes", "find_warnings"]
+__all__ = ["Mistake", "address_fault", "find_mistakes", "find_warnings"]
 
 SCHEMES = ("grpc", "grpcs", "unix")
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -86,6 +86,11 @@ def _worker_urls(config: Config) -> Iterator[Mistake]:
         trouble = "is given twice" if url in urls[:index] else _bad_url(url)
         if trouble:
             yield _mistake(f"{_without_password(url)!r} {trouble}", "engines.worker_urls")
+
+
+def address_fault(url: str) -> str:
+    """Says what is wrong with an engine's address, wherever it comes from; or nothing."""
+    return _bad_url(url)
 
 
 def _without_password(url: str) -> str:

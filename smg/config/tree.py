@@ -81,6 +81,15 @@ class Engines(Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, description="deadline of connecting to an engine", extra={"flag": ["--connect-timeout-secs"]})
     ] = 5.0
     max_message_bytes: Annotated[int, Meta(ge=4194304, description="longest gRPC message, either way")] = 536870912
+    drain_settle_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="longest time that a removed engine stays listed as draining while requests run there",
+            extra={"flag": ["--drain-settle-secs"]},
+        ),
+    ] = 1800.0
+    dp_aware: Annotated[bool, Meta(description="route to each data-parallel rank of an engine by itself")] = False
 
 
 class Routing(Struct, frozen=True, kw_only=True):

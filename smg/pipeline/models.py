@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # A character can shrink when a tokenizer composes it (NFC: at most 4 to 1 in practice), so this many characters may become one.
 COMPOSITION = 4
+# When to ask again for a model whose engines were all taken away.
+AWAY_RETRY_S = 5
 # What makes a template's text depend on more than the request; looked for in its source, so that a doubt is a yes.
 UNREPEATABLE = ("strftime_now", "random")
 # Encoded once by each thread that encodes, for the quick encoder sets itself up at its first text: 130 ms, and 10 to 40 ms a thread. Longer
@@ -101,7 +103,7 @@ class ModelDirectory:
     def resolve(self, name: str) -> str:
         """Gives the model's own id for a name a client used; an empty name means the only model there is."""
         models = self._view.models()
-        if not models:
+        if not models and not self._view.departed(self._aliases.get(name, name)):
             raise NoEngine("no engine is registered yet", retry_after_s=1)
         if not name and len(models) == 1:
             return next(iter(models))
@@ -111,6 +113,8 @@ class ModelDirectory:
         for model, records in models.items():
             if any(name in record.aliases for record in records):
                 return model
+        if self._view.departed(name):
+            raise NoEngine(f"every engine of {name!r} has left", retry_after_s=AWAY_RETRY_S)
         raise ModelNotFound(f"the model {name!r} does not exist", param="model")
 
     async def get(self, name: str) -> ServedModel:
@@ -147,6 +151,7 @@ class ModelDirectory:
 
     async def preload(self) -> None:
         """Loads every registered model, so that the first request does not wait for it."""
+        self._forget()
         names = list(self._view.models())
         for name, result in zip(names, await asyncio.gather(*(self.get(name) for name in names), return_exceptions=True), strict=True):
             if isinstance(result, Exception):
@@ -160,9 +165,20 @@ class ModelDirectory:
         self._served.clear()
         self._side.close()
 
+    def _forget(self) -> None:
+        """Lets go of models that are here no more, and were not until lately."""
+        here = self._view.models()
+        for model in [model for model, _ in self._loads if model not in here and not self._view.departed(model)]:
+            self._served.pop(model, None)
+            for key in [key for key in self._loads if key[0] == model]:
+                self._loads.pop(key).cancel()
+
     def _source(self, record: EngineRecord) -> Path:
-        model = self._config.model
-        for path in (model.tokenizer_path, model.model_path, record.tokenizer_dir, record.info.tokenizer_path, record.info.model_path):
+        """Where the tokenizer is. With several models what the configuration names is for those whose engines give none."""
+        configured = (self._config.model.tokenizer_path, self._config.model.model_path)
+        own = (record.tokenizer_dir, record.info.tokenizer_path, record.info.model_path)
+        label = dict(record.labels).get("tokenizer_path")
+        for path in (label, *own, *configured) if len(self._view.models()) > 1 else (label, *configured, *own):
             if path and Path(path).exists():
                 return Path(path)
         raise NoEngine(f"no tokenizer for {record.model!r}: give --model-path or --tokenizer-path", retry_after_s=5)
@@ -170,7 +186,7 @@ class ModelDirectory:
     def _load(self, model: str, record: EngineRecord) -> ServedModel:
         source = self._source(record)
         folder = read_folder(source)
-        settings = self._config.model
+        settings, labels = self._config.model, dict(record.labels)
         cache_bytes = settings.tokenizer_cache_l1_bytes if settings.tokenizer_cache_enable_l1 else 0
         tokenizer = load_tokenizer(source, cache_bytes=cache_bytes, state=self._state and self._state / "tokenizers")
         template = load_template(folder, override=settings.chat_template or None, trust_client=settings.trust_request_chat_template)
@@ -182,8 +198,8 @@ class ModelDirectory:
             template=template,
             context_length=record.context_length or folder.context_length,
             eos_token_ids=tuple(sorted({*folder.eos_token_ids, *tokenizer.eos_token_ids, *record.info.eos_token_ids})),
-            reasoning_parser=_chosen(settings.reasoning_parser, detect_reasoning, model, text, folder),
-            tool_parser=_chosen(settings.tool_call_parser, detect_tool, model, text, folder),
+            reasoning_parser=_chosen(labels.get("reasoning_parser") or settings.reasoning_parser, detect_reasoning, model, text, folder),
+            tool_parser=_chosen(labels.get("tool_parser") or settings.tool_call_parser, detect_tool, model, text, folder),
             longest_token=tokenizer.longest_token,
             vocabulary=_vocabulary(tokenizer) if self._config.engines.data_plane == "native" else None,
             number=next(self._numbers),

@@ -9,13 +9,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from smg.errors import EngineError, SmgError
+from smg.errors import Conflict, ControlUnavailable, EngineError, InvalidValue, NotFound, SmgError
 
 __all__ = ["AdminCall", "AdminReply", "AdminServer", "call"]
 
 LONGEST = 16 * 1024 * 1024
 IDLE_S = 60.0
 CALL_S = 5.0
+RETRY_S = 1
+REFUSALS: dict[str, type[SmgError]] = {kind.code: kind for kind in (NotFound, Conflict, InvalidValue)}
 
 
 class AdminCall(Struct, frozen=True, kw_only=True):
@@ -26,10 +28,11 @@ class AdminCall(Struct, frozen=True, kw_only=True):
 
 
 class AdminReply(Struct, frozen=True, kw_only=True):
-    """What is answered; `error` is empty when it went well."""
+    """What is answered; `error` is empty when it went well, else the message of an error with that `code`."""
 
     data: msgspec.Raw = msgspec.Raw(b"\xc0")
     error: str = ""
+    code: str = ""
 
 
 CALLS = msgspec.msgpack.Decoder(AdminCall)
@@ -72,7 +75,9 @@ class AdminServer:
         try:
             answer = method(call.data)
         except SmgError as error:
-            return AdminReply(error=error.message)
+            return AdminReply(error=error.message, code=error.code)
+        except msgspec.ValidationError as error:
+            return AdminReply(error=f"the call has wrong data: {error}")
         return AdminReply(data=msgspec.Raw(msgspec.msgpack.encode(answer)))
 
 
@@ -89,7 +94,10 @@ def _send(writer: asyncio.StreamWriter, message: AdminCall | AdminReply) -> None
 
 
 async def call(path: Path, method: str, data: object = None, *, timeout_s: float = CALL_S) -> msgspec.Raw:
-    """Asks the control process; gives its answer, to be decoded as msgpack. Raises EngineError when it refuses or does not answer."""
+    """Asks the control process; gives its answer, to be decoded as msgpack. Raises ControlUnavailable when it does not answer.
+
+    Where it refuses: NotFound, Conflict or InvalidValue if it raised that, else EngineError.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -98,7 +106,7 @@ async def call(path: Path, method: str, data: object = None, *, timeout_s: float
                 await writer.drain()
                 reply = REPLIES.decode(await _receive(reader))
     except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
-        raise EngineError("the control process does not answer", detail=str(error)) from error
+        raise ControlUnavailable("the control process does not answer", retry_after_s=RETRY_S, detail=str(error)) from error
     if reply.error:
-        raise EngineError(reply.error)
+        raise REFUSALS.get(reply.code, EngineError)(reply.error)
     return reply.data

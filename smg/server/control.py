@@ -5,7 +5,9 @@ import logging
 import os
 import signal
 from array import array
+from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 import msgspec
 import uvloop
@@ -17,7 +19,8 @@ from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, now_ms
 from smg.server.admin import AdminServer
 from smg.server.boot import Boot, Phase, report_ready
 from smg.server.probe import Page, ProbeServer
-from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, listed_engines, read_snapshot
+from smg.server.workers import WorkerCalls
+from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, Source, listed_engines, read_snapshot
 
 __all__ = ["Control", "EngineStatus", "run_control"]
 
@@ -57,7 +60,7 @@ class Control:
         self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry)
         pages = {"/metrics": self._metrics, "/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
         self._probe = ProbeServer(pages)
-        self._admin = AdminServer({"ping": lambda data: "pong", "engines": lambda data: list(self._engines())})
+        self._fleet: Fleet
 
     def _earlier(self) -> Snapshot:
         """What a control process that died has published; a file that cannot be read is the same as none."""
@@ -74,22 +77,24 @@ class Control:
         loop.add_signal_handler(signal.SIGTERM, told.set)
         self._beat(loop)
         meter = Meter(self._shm, row=self._boot.row)
-        detector = Detector(self._boot.config, state_dir=self._boot.state_dir)
-        fleet = Fleet(self._boot.config, shm=self._shm, registry=self._registry, detector=detector, meter=meter)
+        detector = Detector(self._boot.config, state_dir=self._boot.state_dir, models=self._models)
+        fleet = self._fleet = Fleet(self._boot.config, shm=self._shm, registry=self._registry, detector=detector, meter=meter)
+        calls = WorkerCalls(fleet, self._registry).methods()
+        admin = AdminServer({"ping": lambda data: "pong", "engines": lambda data: list(self._engines()), **calls})
         following = asyncio.create_task(self._followers.run())
         following.add_done_callback(tell_failure)
         loop.add_reader(self._boot.wake_fd, self._woken, fleet)
         try:
             await self._probe.start(self._boot.metrics)
-            await self._admin.start(self._boot.control)
+            await admin.start(self._boot.control)
             await fleet.seen(within_s=FIRST_ROUND_S)
-            self._registry.retain(spec.url for spec in listed_engines(self._boot.config))  # after a reload the old ones serve until here
+            fleet.replace("config", listed_engines(self._boot.config))  # after a reload the old ones serve until here
             report_ready(self._boot)
             await fleet.run_until(told)
         finally:
             loop.remove_reader(self._boot.wake_fd)
             self._probe.close()
-            self._admin.close()
+            admin.close()
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._followers.close()
@@ -103,6 +108,9 @@ class Control:
     def _woken(self, fleet: Fleet) -> None:
         os.eventfd_read(self._boot.wake_fd)
         fleet.hurry()
+
+    def _models(self) -> set[str]:
+        return {record.model for record in self._registry.records()}
 
     def _engines(self) -> Iterator[EngineStatus]:
         for record in self._registry.records():
@@ -132,10 +140,12 @@ class Control:
         return 200, PROMETHEUS, render(self._shm, gauges=self._gauges())
 
     def _gauges(self) -> Iterator[Sample]:
+        for source in get_args(Source):
+            yield Sample("smg_discovery_workers_discovered", (source,), self._fleet.roster.count(source))
         records = self._registry.records()
-        models = [record.model for record in records]
-        for model in dict.fromkeys(models):
-            yield Sample("smg_worker_pool_size", ("regular", "grpc", model), models.count(model))
+        pools = Counter((record.role, "http" if record.url.startswith("http") else "grpc", record.model) for record in records)
+        for pool, size in pools.items():
+            yield Sample("smg_worker_pool_size", pool, size)
         for record in records:
             requests, _ = self._registry.inflight(record)
             yield Sample("smg_worker_requests_active", (record.url,), requests)

@@ -4,14 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from smg.obs.metrics import HttpObserver, Meter
 from smg.obs.shm import CONTROL_ROW
+from smg.server.admin import call
 from smg.server.app import App
 from smg.server.boot import Boot, Phase
+from smg.server.folders import CONTROL_SOCKET
 from smg.server.services import build, close
 from smg.worker import EngineRecord, WorkerView
 
@@ -37,7 +40,8 @@ class DataApplication:
         await registry_ready(boot)
         view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd)
         meter = Meter(boot.shm, row=boot.row)
-        made = cls(App(await build(boot.config, view, meter=meter, state=boot.state_dir), observer=HttpObserver(meter)))
+        control = partial(call, boot.runtime_dir / CONTROL_SOCKET)
+        made = cls(App(await build(boot.config, view, meter=meter, control=control, state=boot.state_dir), observer=HttpObserver(meter)))
         view.on_change(made._engines_changed)
         made._follower = asyncio.create_task(made._follow(view))
         return made

@@ -10,7 +10,9 @@ from pathlib import Path
 from smg.config.tree import State
 from smg.errors import ConfigError
 
-__all__ = ["Folders"]
+__all__ = ["CONTROL_SOCKET", "Folders"]
+
+CONTROL_SOCKET = "control.sock"
 
 
 class Folders:

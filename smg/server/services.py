@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from smg.api.base import Services
+from smg.api.base import Control, Services
 from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
 from smg.obs.metrics import Meter
@@ -13,16 +13,16 @@ from smg.worker import EnginePool, WorkerView
 __all__ = ["build", "close"]
 
 
-async def build(config: Config, view: WorkerView, *, meter: Meter, state: Path | None = None) -> Services:
+async def build(config: Config, view: WorkerView, *, meter: Meter, control: Control, state: Path | None = None) -> Services:
     """Connects the parts of a data worker; models that are registered by then are loaded before the first request.
 
-    `state`: the folder for what outlives a restart.
+    `control` asks the control process. `state`: the folder for what outlives a restart.
     """
     pool = EnginePool(config)
     models = ModelDirectory(config, view, created=int(time.time()), meter=meter, state=state)
     pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
     await models.preload()
-    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=_chat_reader(config))
+    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=_chat_reader(config), control=control)
 
 
 def _chat_reader(config: Config) -> ChatReader:

@@ -21,7 +21,7 @@ from smg.obs.log import start_logging
 from smg.obs.shm import CONTROL_ROW, FIRST_WORKER_ROW, Shm, make_block, now_ms
 from smg.server.activation import KEPT, Activation
 from smg.server.boot import Boot, MakeApplication, Phase, fork
-from smg.server.folders import Folders
+from smg.server.folders import CONTROL_SOCKET, Folders
 from smg.server.listen import listen_tcp, listen_unix, shown_address
 from smg.server.notify import Notifier
 from smg.server.posts import Child, Post
@@ -75,7 +75,7 @@ class Supervisor:
         stack.callback(self._folders.close)
         self.notifier = Notifier(os.environ)
         self._http, self._metrics = self._listen(stack)
-        self._control = stack.enter_context(listen_unix(self._folders.runtime / "control.sock"))
+        self._control = stack.enter_context(listen_unix(self._folders.runtime / CONTROL_SOCKET))
         block = make_block(
             rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2,
             prefix_blocks=config.routing.max_tree_size // TOKENS_PER_BLOCK,

@@ -2,26 +2,30 @@
 
 __all__ = [
     "Detector",
+    "Edit",
     "EnginePool",
     "EngineRecord",
     "EngineSpec",
     "EngineState",
     "Fleet",
+    "HealthEdit",
     "Lease",
     "Registry",
     "Role",
     "Snapshot",
+    "Source",
     "WorkerView",
     "engine_options",
     "listed_engines",
     "read_snapshot",
+    "spec_of",
 ]
 
 from smg.worker.detect import Detector
+from smg.worker.fleet import Fleet
 from smg.worker.listed import listed_engines
 from smg.worker.pool import EnginePool, engine_options
-from smg.worker.record import EngineRecord, EngineSpec, EngineState, Role, Snapshot
+from smg.worker.record import Edit, EngineRecord, EngineSpec, EngineState, HealthEdit, Role, Snapshot, Source, spec_of
 from smg.worker.registry import Registry
 from smg.worker.snapshot import read_snapshot
 from smg.worker.view import Lease, WorkerView
-from smg.worker.watch import Fleet

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path, PurePath
 
 import msgspec
@@ -12,7 +12,7 @@ from smg.config import Config
 from smg.engine import Engine, EngineOptions, ModelInfo, ServerInfo, detect, open_engine
 from smg.errors import EngineProtocol, EngineRejected, Unimplemented
 from smg.worker.archive import unpack
-from smg.worker.pool import engine_options
+from smg.worker.pool import engine_options, options_for
 from smg.worker.record import EngineRecord
 
 __all__ = ["Detector"]
@@ -26,41 +26,52 @@ def public_name(name: str) -> str:
 
 
 class Detector:
-    """Opens drivers and asks. `detect_runtime` and `open_driver` are the engine package's, or a test's."""
+    """Opens drivers and asks. `models` gives the models that are registered; `detect_runtime` and `open_driver` are the engine package's,
+    or a test's.
+    """
 
     def __init__(
         self,
         config: Config,
         *,
         state_dir: Path,
+        models: Callable[[], Collection[str]] = tuple,
         detect_runtime: Callable[..., Awaitable[str]] = detect,
         open_driver: Callable[..., Engine] = open_engine,
     ) -> None:
         self._config = config
         self._options: EngineOptions = engine_options(config)
         self._folder = state_dir / "tokenizers"
+        self._models = models
         self._detect_runtime = detect_runtime
         self._open_driver = open_driver
 
     async def open(self, record: EngineRecord) -> tuple[Engine, EngineRecord]:
         """Gives a started driver, and the record with its runtime. Raises the EngineError family, and ConfigError for a wrong URL."""
+        options = options_for(record, self._options)
         runtime = record.backend
         if runtime == "auto":
-            runtime = await self._detect_runtime(record.url, options=self._options, timeout_s=self._config.health.check_timeout_s)
-        engine = self._open_driver(record.url, runtime=runtime, options=self._options)
-        await engine.start()
+            runtime = await self._detect_runtime(record.address, options=options, timeout_s=self._config.health.check_timeout_s)
+        engine = self._open_driver(record.address, runtime=runtime, options=options)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()
+            raise
         return engine, msgspec.structs.replace(record, runtime=runtime)
 
     async def describe(self, engine: Engine, record: EngineRecord) -> EngineRecord:
         """Gives the record with what the engine says of its model. Raises the EngineError family."""
         info = await engine.model_info()
-        model = public_name(info.served_name or info.model_path)
+        model = record.served_as or public_name(info.served_name or info.model_path)
         if not model:
             raise EngineProtocol("the engine does not say which model it serves")
-        aliases = tuple({public_name(info.served_name), public_name(info.model_path)} - {model, ""})
+        names = (*record.served_aliases, public_name(info.served_name), public_name(info.model_path))
+        aliases = tuple(name for name in dict.fromkeys(names) if name not in (model, ""))
         tokenizer_dir = record.tokenizer_dir
         if info != record.info or not (tokenizer_dir and os.access(tokenizer_dir, os.R_OK)):
-            tokenizer_dir = await self._tokenizer(engine, info)
+            several = any(name not in ("", model) for name in self._models())
+            tokenizer_dir = await self._tokenizer(engine, info, own=several)
         return msgspec.structs.replace(
             record,
             model=model,
@@ -80,10 +91,12 @@ class Detector:
             log.debug("no server info: %s", error.message, extra={"engine": engine.url})
             return ServerInfo()
 
-    async def _tokenizer(self, engine: Engine, info: ModelInfo) -> str | None:
-        """Fetches the tokenizer unless it can be read here; None also when the engine does not offer it."""
-        model = self._config.model
-        here = (model.tokenizer_path, model.model_path, info.tokenizer_path, info.model_path)
+    async def _tokenizer(self, engine: Engine, info: ModelInfo, *, own: bool) -> str | None:
+        """Fetches the tokenizer unless it can be read here; None also when the engine does not offer it. `own`: what the configuration
+        names may be another model's.
+        """
+        configured = (self._config.model.tokenizer_path, self._config.model.model_path)
+        here = (*(() if own else configured), info.tokenizer_path, info.model_path)
         if any(path and os.access(path, os.R_OK) for path in here):
             return None
         if not engine.features.tokenizer:

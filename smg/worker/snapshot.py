@@ -18,7 +18,9 @@ def publish(snapshot: Snapshot, *, folder: Path, shm: Shm) -> int:
     """Writes the snapshot, then tells by the generation that it is there; gives the generation. Only the control process calls it."""
     path = folder / FILE_NAME
     draft = path.with_suffix(".new")
-    draft.write_bytes(msgspec.json.encode(msgspec.structs.replace(snapshot, generation=shm.generation() + 1)))
+    data = msgspec.json.encode(msgspec.structs.replace(snapshot, generation=shm.generation() + 1))
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:  # it holds engines' keys
+        file.write(data)
     os.replace(draft, path)
     return shm.bump()
 

@@ -5,13 +5,14 @@ every call. `smg.pipeline` routes with it.
 """
 
 import os
+import time
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from smg.obs.shm import Shm
 from smg.types.candidate import Candidate
-from smg.worker.record import EngineRecord, EngineState, Role
+from smg.worker.record import DEPARTED_S, EngineRecord, EngineState, Role
 from smg.worker.snapshot import read_snapshot
 
 __all__ = ["Lease", "WorkerView"]
@@ -72,6 +73,7 @@ class WorkerView:
         self._groups: dict[tuple[str, Role], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
         self._epochs: dict[int, int] = {}
+        self._departed: Mapping[str, tuple[tuple[str, ...], float]] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
     @property
@@ -83,6 +85,10 @@ class WorkerView:
         """Gives the engines of every model that is registered, whatever their state."""
         self.refresh()
         return self._models
+
+    def departed(self, name: str) -> bool:
+        """True when engines of a model, by any of its names, were here until lately, and none is."""
+        return any(time.time() - at_s < DEPARTED_S and name in (model, *names) for model, (names, at_s) in self._departed.items())
 
     def engines(self, model: str) -> list[EngineRecord]:
         """Gives the engines of a model, whatever their state."""
@@ -128,8 +134,10 @@ class WorkerView:
         generation = self.shm.generation()
         if generation == self._generation:
             return False
-        records = read_snapshot(self._folder).engines
+        snapshot = read_snapshot(self._folder)
+        records = snapshot.engines
         self._generation = generation
+        self._departed = snapshot.departed
         self._epochs = {record.slot: record.epoch for record in records}
         groups: dict[tuple[str, Role], Group] = {}
         models: dict[str, list[EngineRecord]] = {}

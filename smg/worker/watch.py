@@ -1,4 +1,4 @@
-"""The control process's watch over engines: one task each, which opens, describes, checks and polls it, and keeps the registry true."""
+"""The control process's watch over one engine, which is opened, described, checked and polled, and kept true in the registry."""
 
 import asyncio
 import contextlib
@@ -7,42 +7,49 @@ import time
 from array import array
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from smg.config import Config
+from smg.config.tree import Health
 from smg.engine import Engine, Load
 from smg.errors import ConfigError, EngineError, EngineProtocol, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, now_ms
 from smg.worker.detect import Detector
 from smg.worker.health import HealthTracker
-from smg.worker.listed import listed_engines
 from smg.worker.record import EngineRecord, EngineState
 from smg.worker.registry import Registry
 
-__all__ = ["Fleet", "Watcher"]
+__all__ = ["Watcher"]
 
 log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 10.0
+MOST_RANKS = 256
 # What a call may take beyond its own deadline before it is given up here.
 SLACK_S = 2.0
 
 
 class Watcher:
-    """Watches one engine. `seen` is set once the first check has ended, well or not."""
+    """Watches one engine. `seen` is set once the first check has ended, well or not; `reason` says what was wrong with the last one, and
+    `since_s` is the Unix time at which the state began.
+    """
 
     def __init__(self, record: EngineRecord, *, config: Config, shm: Shm, registry: Registry, detector: Detector, meter: Meter) -> None:
         self.seen = asyncio.Event()
+        self.reason = ""
+        self.since_s = time.time()
         self._record = record
         self._config = config
+        self._health = health_of(record, config.health)
         self._shm = shm
         self._registry = registry
         self._detector = detector
         self._meter = meter
-        self._tracker = HealthTracker(config.health, now_s=time.monotonic(), state=registry.state(record))
+        self._tracker = HealthTracker(self._health, now_s=time.monotonic(), state=registry.state(record))
         self._engine: Engine | None = None
         self._described = False
         self._hurry = asyncio.Event()
-        self._reason = ""
         self._poll_at = 0.0
 
     def hurry(self) -> None:
@@ -76,16 +83,17 @@ class Watcher:
         self._meter.add("smg_worker_health_checks_total", ("regular", "error" if reason else "success"))
         if state is not EngineState.READY:
             self._described = self._described and state is EngineState.PENDING
-        self._registry.set_state(self._record.url, state)
+        self._registry.set_state(self._record.address, state)
         if state is not before:
             self._poll_at = 0.0
+            self.since_s = time.time()
         self._tell(before, state, reason)
         if reason or state is EngineState.READY:
             self.seen.set()
 
     async def _ask(self) -> str:
         """One whole check; gives what is wrong, empty when nothing is."""
-        deadline_s = self._config.health.check_timeout_s + self._config.engines.connect_timeout_s + SLACK_S
+        deadline_s = self._health.check_timeout_s + self._config.engines.connect_timeout_s + SLACK_S
         try:
             async with asyncio.timeout(None if not self._described else deadline_s):
                 await self._ask_engine()
@@ -106,10 +114,15 @@ class Watcher:
             except EngineProtocol:
                 await self._reopen()  # another runtime may answer at this address now
                 raise
-            self._registry.describe(self._record)
+            self._registry.describe(self._record, ranks=self._ranks(self._engine))
             self._described = True
-        if not self._config.health.disable_check and not await self._engine.health():
+        if not self._health.disable_check and not await self._engine.health():
             raise EngineError("the engine says that it does not serve")
+
+    def _ranks(self, engine: Engine) -> int:
+        """How many data-parallel ranks of the engine are routed to, each by itself."""
+        known = self._config.engines.dp_aware and engine.features.data_parallel_rank
+        return min(self._record.server.data_parallel_size, MOST_RANKS) if known else 1
 
     async def _reopen(self) -> None:
         engine, self._engine = self._engine, None
@@ -128,16 +141,24 @@ class Watcher:
         except SmgError as error:
             log.debug("no loads: %s", error.message, extra={"engine": self._record.url})
             return
-        self._shm.set_load(self._record.slot, load_fields(loads))
+        for record in self._registry.ranks(self._record.address):
+            of_rank = [load for load in loads if record.rank in (None, load.rank)]
+            self._shm.set_load(record.slot, load_fields(of_rank))
 
     def _tell(self, before: EngineState, state: EngineState, reason: str) -> None:
         if state is not before:
             level = logging.INFO if state is EngineState.READY else logging.WARNING
             fields = {"engine": self._record.url, "runtime": self._record.runtime, "model": self._record.model}
             log.log(level, f"engine is {state.name}" + (f": {reason}" if reason else ""), extra=fields)
-        elif reason and reason != self._reason:
+        elif reason and reason != self.reason:
             log.warning("engine check failed: %s", reason, extra={"engine": self._record.url, "state": state.name})
-        self._reason = reason
+        self.reason = reason
+
+
+def health_of(record: EngineRecord, config: Health) -> Health:
+    """Gives how an engine is watched: as configured, but for what was said of it alone."""
+    edit = record.health
+    return structs.replace(config, **{name: value for name in edit.__struct_fields__ if (value := getattr(edit, name)) is not None})
 
 
 def load_fields(loads: Iterable[Load]) -> "array[int]":
@@ -153,47 +174,3 @@ def load_fields(loads: Iterable[Load]) -> "array[int]":
         now_ms(),
     )
     return array("q", (min(max(number, 0), (1 << 63) - 1) for number in numbers))
-
-
-class Fleet:
-    """All watchers of a control process."""
-
-    def __init__(self, config: Config, *, shm: Shm, registry: Registry, detector: Detector, meter: Meter) -> None:
-        self._shm = shm
-        self.watchers: dict[int, Watcher] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        for record in registry.add(listed_engines(config)):
-            watcher = Watcher(record, config=config, shm=shm, registry=registry, detector=detector, meter=meter)
-            self.watchers[record.slot] = watcher
-            self._tasks.append(asyncio.create_task(watcher.run()))
-
-    async def seen(self, *, within_s: float) -> None:
-        """Returns when every engine was asked once, or after `within_s`."""
-        waiting = [asyncio.ensure_future(watcher.seen.wait()) for watcher in self.watchers.values()]
-        if waiting:
-            _, late = await asyncio.wait(waiting, timeout=within_s)
-            for task in late:
-                task.cancel()
-
-    async def run_until(self, told: asyncio.Event) -> None:
-        """Returns when `told` is set. Raises when a watch ends, which only a fault of ours can do."""
-        stop = asyncio.create_task(told.wait())
-        try:
-            await asyncio.wait([stop, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in self._tasks:
-                if task.done():
-                    task.result()
-        finally:
-            stop.cancel()
-
-    def hurry(self) -> None:
-        """Checks the engines that data workers suspect."""
-        for slot, watcher in self.watchers.items():
-            if self._shm.take_suspect(slot):
-                watcher.hurry()
-
-    async def close(self) -> None:
-        """Ends the watch."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)

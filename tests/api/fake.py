@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import msgspec
 
-from smg.api.base import Handler, Reply, Request, Services, StreamReply
+from smg.api.base import Control, Handler, Reply, Request, Services, StreamReply
 from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
 from smg.errors import ClientGone, ModelNotFound
@@ -98,10 +98,16 @@ class FakeView:
         return self.states[slot]
 
 
-def services(pipeline: FakePipeline | None = None, config: Config | None = None) -> Services:
+def services(pipeline: FakePipeline | None = None, config: Config | None = None, control: Control | None = None) -> Services:
     """The services of a data worker, all fake."""
     return Services(
-        config=config or Config(), pipeline=pipeline or FakePipeline(), models=FakeModels(), view=FakeView(), pool=None, chats=ChatReader()
+        config=config or Config(),
+        pipeline=pipeline or FakePipeline(),
+        models=FakeModels(),
+        view=FakeView(),
+        pool=None,
+        chats=ChatReader(),
+        control=control,
     )
 
 

@@ -1,13 +1,16 @@
 """The model directory: what is loaded once, where, and what it keeps for the next start."""
 
 import asyncio
+import shutil
 import threading
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from smg.config import Config
+from smg.errors import ModelNotFound, NoEngine
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import ModelDirectory
@@ -105,3 +108,53 @@ def test_every_thread_that_encodes_is_ready_before_the_first_request(tmp_path: P
     monkeypatch.setattr(HuggingFaceTokenizer, "encode", noting)
     loaded(directory(tmp_path))
     assert threads == ["smg-side", "MainThread"]
+
+
+def test_names_of_a_model_whose_engines_left_are_known_for_a_while(tmp_path: Path) -> None:
+    models = directory(tmp_path, model_alias=("nick=m",))
+    shm = models._view.shm
+    publish(Snapshot(departed={"m": (("also",), time.time()), "long-gone": ((), time.time() - 1000)}), folder=tmp_path, shm=shm)
+    for name in ("m", "also", "nick"):
+        with pytest.raises(NoEngine, match="has left") as raised:
+            models.resolve(name)
+        assert raised.value.retry_after_s
+    other = EngineRecord(slot=1, epoch=1, id="f", url="grpc://127.0.0.1:2", runtime="vllm", model="n")
+    publish(Snapshot(engines=(other,), departed={"long-gone": ((), time.time() - 1000)}), folder=tmp_path, shm=shm)
+    for name in ("m", "long-gone"):
+        with pytest.raises(ModelNotFound):
+            models.resolve(name)
+
+
+def test_what_was_loaded_for_a_model_goes_with_it(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+
+    async def run() -> None:
+        await models.preload()
+        assert list(models._served) == ["m"]
+        publish(Snapshot(departed={"m": ((), time.time())}), folder=tmp_path, shm=models._view.shm)
+        await models.preload()
+        assert list(models._served) == ["m"]
+        publish(Snapshot(), folder=tmp_path, shm=models._view.shm)
+        await models.preload()
+        assert not models._served
+        assert not models._loads
+        await models.close()
+
+    asyncio.run(run())
+
+
+def test_each_of_several_models_has_its_own_tokenizer_first(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+    own = tmp_path / "own"
+    shutil.copytree(MODEL, own)
+    fields = {"runtime": "vllm", "epoch": 1}
+    first = EngineRecord(slot=0, id="e", url="grpc://127.0.0.1:1", model="m", **fields)
+    second = EngineRecord(slot=1, id="f", url="grpc://127.0.0.1:2", model="n", tokenizer_dir=str(own), **fields)
+    publish(Snapshot(engines=(second,)), folder=tmp_path, shm=models._view.shm)
+    models._view.refresh()
+    assert models._source(second) == MODEL
+    publish(Snapshot(engines=(first, second)), folder=tmp_path, shm=models._view.shm)
+    models._view.refresh()
+    assert (models._source(first), models._source(second)) == (MODEL, own)
+    labelled = msgspec.structs.replace(first, labels=(("tokenizer_path", str(own)),))
+    assert models._source(labelled) == own

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from smg.errors import EngineError
+from smg.errors import ControlUnavailable, EngineError
 from smg.server.admin import AdminServer, call
 from smg.server.listen import listen_tcp, listen_unix
 from smg.server.probe import ProbeServer
@@ -110,10 +110,10 @@ def test_what_is_no_call_closes_the_connection_alone(tmp_path: pathlib.Path, dat
 
 
 def test_a_control_process_that_is_away_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(EngineError, match="does not answer"):
+    with pytest.raises(ControlUnavailable, match="does not answer"):
         asyncio.run(call(tmp_path / "none.sock", "echo"))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent.sock"))
         silent.listen()
-        with pytest.raises(EngineError, match="does not answer"):
+        with pytest.raises(ControlUnavailable, match="does not answer"):
             asyncio.run(call(tmp_path / "silent.sock", "echo", timeout_s=0.1))

@@ -1,0 +1,282 @@
+"""Engines that come and go while the gateway runs: registered, watched, drained, let go, and nothing left behind."""
+
+import asyncio
+import pathlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from smg.config.tree import Engines, Health
+from smg.errors import InvalidValue
+from smg.obs.shm import Shm, make_block
+from smg.worker import Edit, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
+from tests.worker.fake import Rig, until
+
+A, B = "grpc://a:1", "grpc://b:1"
+Scene = Callable[[Fleet], Awaitable[None]]
+
+
+def play(rig: Rig, scene: Scene, *, within_s: float = 30.0) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(within_s):
+            before = len(asyncio.all_tasks())
+            fleet = rig.fleet()
+            try:
+                await scene(fleet)
+            finally:
+                await fleet.close()
+            await until(lambda: len(asyncio.all_tasks()) == before)
+        assert len(rig.closed) == len(rig.started)
+
+    asyncio.run(main())
+
+
+def api(url: str, **fields: object) -> EngineSpec:
+    return EngineSpec(url=url, source="api", **fields)
+
+
+def urls(rig: Rig) -> list[str]:
+    return [record.url for record in read_snapshot(rig.folder).engines]
+
+
+def state(rig: Rig, url: str) -> EngineState | None:
+    record = rig.registry.get(url)
+    return None if record is None else rig.registry.state(record)
+
+
+def ready(rig: Rig, *wanted: str) -> Callable[[], bool]:
+    return lambda: all(state(rig, url) is EngineState.READY for url in wanted)
+
+
+def drained_rig(folder: pathlib.Path, *, settle_s: float = 60.0, **fields: object) -> Rig:
+    rig = Rig(folder, **fields)
+    rig.config = msgspec.structs.replace(rig.config, engines=Engines(worker_urls=rig.config.engines.worker_urls, drain_settle_s=settle_s))
+    return rig
+
+
+def test_an_engine_that_is_added_serves_and_goes_when_it_is_removed(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        fleet.add(api(B))
+        assert urls(rig) == [A, B]
+        await until(ready(rig, A, B))
+        assert sorted(WorkerView(rig.shm, row=2, folder=tmp_path).models()) == ["m"]
+        fleet.remove(B)
+        assert state(rig, B) is EngineState.DRAINING
+        assert fleet.watcher(B) is None
+        await until(lambda: urls(rig) == [A])
+        assert state(rig, B) is None
+        assert ready(rig, A)()
+
+    play(rig, scene)
+
+
+def test_requests_of_a_removed_engine_run_to_their_end(tmp_path: pathlib.Path) -> None:
+    rig = drained_rig(tmp_path, urls=(A, B))
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A, B))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        record = rig.registry.get(B)
+        assert record is not None
+        view.candidates("m")
+        lease = view.acquire(record.slot, 5)
+        fleet.remove(B)
+        assert [candidate.url for candidate in view.candidates("m")] == [A]
+        await asyncio.sleep(0.4)
+        assert state(rig, B) is EngineState.DRAINING
+        lease.release()
+        await until(lambda: urls(rig) == [A])
+
+    play(rig, scene)
+
+
+def test_draining_has_an_end(tmp_path: pathlib.Path) -> None:
+    rig = drained_rig(tmp_path, settle_s=0.2)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        view.candidates("m")
+        lease = view.acquire(0, 5)
+        fleet.remove(A)
+        await until(lambda: urls(rig) == [])
+        lease.release()
+
+    play(rig, scene)
+
+
+def test_an_engine_that_drains_is_taken_back(tmp_path: pathlib.Path) -> None:
+    rig = drained_rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        fleet.add(api(B))
+        await until(ready(rig, A, B))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        view.candidates("m")
+        lease = view.acquire(1, 5)
+        fleet.remove(B)
+        fleet.add(api(B))
+        await until(ready(rig, B))
+        lease.release()
+        await asyncio.sleep(0.3)
+        assert ready(rig, B)()
+
+    play(rig, scene)
+
+
+def test_what_the_configuration_names_stays_away_when_it_was_removed(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A))
+        fleet.remove(A)
+        await until(lambda: urls(rig) == [])
+        fleet.replace("config", [EngineSpec(url=A)])
+        assert urls(rig) == []
+        fleet.add(api(A))
+        await until(ready(rig, A))
+
+    play(rig, scene)
+
+
+def test_changes_are_published_and_health_begins_anew(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A))
+        watcher = fleet.watcher(A)
+        fleet.edit(A, Edit(labels=(("zone", "a"),), priority=3))
+        record = rig.registry.get(A)
+        assert record is not None
+        assert (record.labels, record.priority, record.model) == ((("zone", "a"),), 3, "m")
+        assert fleet.watcher(A) is watcher
+        fleet.edit(A, Edit(health=HealthEdit(check_interval_s=0.05)))
+        assert fleet.watcher(A) is not watcher
+        assert ready(rig, A)()
+        checks = rig.checks
+        await until(lambda: rig.checks > checks + 5)
+        assert read_snapshot(tmp_path).engines[0].priority == 3
+
+    play(rig, scene)
+
+
+def test_an_engine_is_named_as_it_is_to_be_served(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=())
+
+    async def scene(fleet: Fleet) -> None:
+        fleet.add(api(A, served_as="other", served_aliases=("short",)))
+        await until(ready(rig, A))
+        [record] = read_snapshot(tmp_path).engines
+        assert (record.model, record.aliases) == ("other", ("short", "m"))
+
+    play(rig, scene)
+
+
+def test_there_is_room_for_so_many(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=(), shm=Shm(make_block(rows=4, engines=2).memory))
+
+    async def scene(fleet: Fleet) -> None:
+        fleet.replace("file", [EngineSpec(url=f"grpc://f:{port}", source="file") for port in range(3)])
+        await until(lambda: len(urls(rig)) == 2)
+        with pytest.raises(InvalidValue, match="room for 2"):
+            fleet.add(api(A))
+        fleet.replace("file", [])
+        await until(lambda: urls(rig) == [])
+        fleet.add(api(A))
+        await until(ready(rig, A))
+
+    play(rig, scene)
+
+
+def test_a_new_control_process_has_what_the_old_one_was_told(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=(A, B))
+
+    async def before(fleet: Fleet) -> None:
+        fleet.add(api("grpc://c:1"))
+        fleet.replace("file", [EngineSpec(url="grpc://d:1", source="file")])
+        await until(ready(rig, A, B, "grpc://c:1", "grpc://d:1"))
+        fleet.edit(A, Edit(priority=9))
+        fleet.remove(B)
+        await until(lambda: B not in urls(rig))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        view.candidates("m")
+        slot = rig.registry.get("grpc://c:1").slot  # type: ignore[union-attr]
+        view.acquire(slot, 1)
+
+    play(rig, before)
+    again = Rig(tmp_path, urls=(A, B), shm=rig.shm)
+    again.registry = Registry(rig.shm, folder=tmp_path, earlier=read_snapshot(tmp_path))
+
+    async def after(fleet: Fleet) -> None:
+        assert ready(again, A, "grpc://c:1", "grpc://d:1")()
+        fleet.replace("config", [EngineSpec(url=A), EngineSpec(url=B)])
+        assert state(again, B) is None
+        assert again.registry.get(A).priority == 9  # type: ignore[union-attr]
+        fleet.replace("file", [])
+        await until(lambda: urls(again) == [A, "grpc://c:1"])
+
+    play(again, after)
+
+
+def test_an_engine_that_drains_goes_on_draining_in_the_next_control_process(tmp_path: pathlib.Path) -> None:
+    rig = drained_rig(tmp_path)
+
+    async def before(fleet: Fleet) -> None:
+        fleet.add(api(B))
+        await until(ready(rig, B))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        view.candidates("m")
+        rig.lease = view.acquire(1, 1)  # type: ignore[attr-defined]
+        fleet.remove(B)
+
+    play(rig, before)
+    again = Rig(tmp_path, shm=rig.shm)
+    again.registry = Registry(rig.shm, folder=tmp_path, earlier=read_snapshot(tmp_path))
+
+    async def after(fleet: Fleet) -> None:
+        assert state(again, B) is EngineState.DRAINING
+        rig.lease.release()  # type: ignore[attr-defined]
+        await until(lambda: urls(again) == [A])
+
+    play(again, after)
+
+
+def test_hundreds_come_and_go_and_leave_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smg.worker.fleet.LOOK_S", 0.005)
+    rig = Rig(tmp_path, health=Health(success_threshold=1))
+
+    async def scene(fleet: Fleet) -> None:
+        tasks = len(asyncio.all_tasks())
+        for first in range(1, 500, 7):
+            some = [f"grpc://b:{port}" for port in range(first, first + 7)]
+            for url in some:
+                fleet.add(api(url))
+            if first % 2:  # the others are taken away before they were asked anything
+                await until(ready(rig, *some), within_s=10)
+            for url in some:
+                fleet.remove(url)
+            await until(lambda: urls(rig) == [A], within_s=10)
+        await until(lambda: len(asyncio.all_tasks()) == tasks)
+        await until(lambda: len(rig.started) - len(rig.closed) == 1)
+        assert rig.registry.room() == rig.shm.engines - 1
+        assert ready(rig, A)()
+
+    play(rig, scene, within_s=60)
+
+
+def test_a_model_whose_engines_left_is_remembered_until_it_is_back(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A))
+        fleet.remove(A)
+        await until(lambda: urls(rig) == [])
+        assert list(read_snapshot(tmp_path).departed) == ["m"]
+        fleet.add(api(B))
+        await until(ready(rig, B))
+        assert not read_snapshot(tmp_path).departed
+
+    play(rig, scene)
