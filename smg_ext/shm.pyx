@@ -47,13 +47,27 @@ cdef enum:
     H_GENERATION = 11
     H_CELLS_USED = 12
     H_DROPPED = 13
-    # words of an engine slot: state, epoch, suspect, then the load fields
+    H_RETRIES = 16
+    HEADER_WORDS = 32
+    # words of an engine slot: state, epoch, suspect, the load fields, the breaker
     E_WORDS = 16
     E_STATE = 0
     E_EPOCH = 1
     E_SUSPECT = 2
     E_LOAD = 3
-    LOAD_FIELDS = 7
+    LOAD_FIELDS = 9
+    L_RUNNING = 0
+    L_WAITING = 1
+    L_USED = 2
+    L_MAX = 3
+    L_UNCACHED = 4
+    L_POLLED = 6
+    L_REQUESTS = 7
+    L_TOKENS = 8
+    E_BREAKER = 12
+    BREAKER_EPOCH_SHIFT = 18
+    BREAKER_EPOCHS = 63
+    SURVEY_FIELDS = 8
     # words of a process row: pid, phase, last heartbeat
     R_WORDS = 8
     R_PID = 0
@@ -72,7 +86,7 @@ cdef enum:
     SPINS = 100000
 
 
-cdef void _sums(ShmC *shm, const int64_t[::1] slots, int64_t[::1] out) noexcept nogil:
+cdef void _sums(ShmC *shm, const int64_t[::1] slots, int64_t[::1] out, Py_ssize_t stride) noexcept nogil:
     cdef Py_ssize_t i
     cdef int64_t row, epoch, requests, tokens
     cdef int64_t *cell
@@ -85,8 +99,43 @@ cdef void _sums(ShmC *shm, const int64_t[::1] slots, int64_t[::1] out) noexcept 
             if smg_load(cell) == epoch:
                 requests += smg_load(cell + 1)
                 tokens += smg_load(cell + 2)
-        out[2 * i] = requests
-        out[2 * i + 1] = tokens
+        out[stride * i] = requests
+        out[stride * i + 1] = tokens
+
+
+cdef int64_t _least(int64_t one, int64_t other) noexcept nogil:
+    return one if one < other else other
+
+
+cdef int64_t _beyond(int64_t reported, int64_t counted) noexcept nogil:
+    return reported - counted if reported > counted else 0
+
+
+cdef void _survey(
+    ShmC *shm, const int64_t[::1] slots, const int64_t[::1] epochs, int64_t state, int64_t fresh_ms, int64_t[::1] out
+) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t *at
+    cdef int64_t *load
+    cdef int64_t *found
+    _sums(shm, slots, out, SURVEY_FIELDS)
+    for i in range(slots.shape[0]):
+        at = shm.engines + slots[i] * E_WORDS
+        load = at + E_LOAD
+        found = &out[SURVEY_FIELDS * i]
+        found[2] = smg_load(at + E_STATE) == state and smg_load(at + E_EPOCH) == epochs[i]
+        found[3] = smg_load(at + E_BREAKER) & 3
+        found[4] = 0
+        found[5] = 0
+        found[6] = 0
+        found[7] = 0
+        if smg_load(load + L_POLLED) > fresh_ms:
+            found[4] = _beyond(smg_load(load + L_RUNNING) + smg_load(load + L_WAITING), smg_load(load + L_REQUESTS))
+            found[5] = _beyond(smg_load(load + L_UNCACHED), smg_load(load + L_TOKENS))
+            if smg_load(load + L_UNCACHED) == 0:
+                found[6] = _least(smg_load(load + L_WAITING), found[4])
+            if smg_load(load + L_MAX) > 0:
+                found[7] = 1000 * _least(smg_load(load + L_USED), 1 << 50) // smg_load(load + L_MAX)
 
 
 cdef void _clear(ShmC *shm, int64_t row) noexcept nogil:
@@ -144,7 +193,7 @@ cdef class Shm:
         self.mapped = True
         memset(&self.c, 0, sizeof(ShmC))
         cdef int64_t *words = <int64_t *>self.buffer.buf
-        if self.buffer.len < 16 * 8 or words[H_MAGIC] != MAGIC or words[H_SIZE] != self.buffer.len:
+        if self.buffer.len < HEADER_WORDS * 8 or words[H_MAGIC] != MAGIC or words[H_SIZE] != self.buffer.len:
             raise ValueError("not a block of this version")
         self.c.words = words
         self.c.row_count = words[H_ROWS]
@@ -201,12 +250,15 @@ cdef class Shm:
     def open_engine(self, int64_t slot, int64_t state):
         """Begins a new life of a slot: loads 0, what was counted under earlier epochs is void. Gives its epoch, never 0."""
         cdef int64_t *at = self._engine(slot)
+        cdef int64_t epoch
         cdef int i
         for i in range(LOAD_FIELDS):
             smg_store(at + E_LOAD + i, 0)
         smg_store(at + E_SUSPECT, 0)
         smg_store(at + E_STATE, state)
-        return smg_add(at + E_EPOCH, 1) + 1
+        epoch = smg_add(at + E_EPOCH, 1) + 1
+        smg_store(at + E_BREAKER, (epoch & BREAKER_EPOCHS) << BREAKER_EPOCH_SHIFT)
+        return epoch
 
     def engine_state(self, int64_t slot):
         """Gives the state of a slot."""
@@ -229,7 +281,7 @@ cdef class Shm:
         return smg_swap(self._engine(slot) + E_SUSPECT, 0) == 1
 
     def set_load(self, int64_t slot, const int64_t[::1] fields):
-        """Stores what an engine says of its load: 7 numbers, in the order of `smg.obs.shm.LOAD_FIELDS`."""
+        """Stores what an engine says of its load: 9 numbers, in the order of `smg.obs.shm.LOAD_FIELDS`."""
         cdef int64_t *at = self._engine(slot)
         if fields.shape[0] != LOAD_FIELDS:
             raise ValueError(f"a load has {LOAD_FIELDS} fields")
@@ -277,7 +329,41 @@ cdef class Shm:
         for i in range(slots.shape[0]):
             self._engine(slots[i])
         with nogil:
-            _sums(&self.c, slots, out)
+            _sums(&self.c, slots, out, 2)
+
+    def survey(self, const int64_t[::1] slots, const int64_t[::1] epochs, int64_t state, int64_t fresh_ms, int64_t[::1] out):
+        """Fills `out` with what routing asks of each slot, in the order of `smg.obs.shm.SURVEY_FIELDS`.
+
+        `usable` is 1 where the slot has that state and epoch. What engines report counts when it was polled after `fresh_ms`, and only as
+        far as it goes beyond what this gateway itself had there when it asked.
+        """
+        cdef Py_ssize_t i
+        if epochs.shape[0] < slots.shape[0] or out.shape[0] < SURVEY_FIELDS * slots.shape[0]:
+            raise ValueError("no room for the fields of every slot")
+        for i in range(slots.shape[0]):
+            self._engine(slots[i])
+        with nogil:
+            _survey(&self.c, slots, epochs, state, fresh_ms, out)
+
+    def breaker(self, int64_t slot):
+        """Gives the word of a slot's circuit breaker; `smg.worker.breaker` says what is in it."""
+        return smg_load(self._engine(slot) + E_BREAKER)
+
+    def swap_breaker(self, int64_t slot, int64_t expected, int64_t word):
+        """Replaces that word if it still is `expected`; False when it was not."""
+        return smg_claim(self._engine(slot) + E_BREAKER, expected, word) == 1
+
+    def earn_retry(self, int64_t amount, int64_t most):
+        """Adds to what retries may spend, while there is less than `most`."""
+        if smg_load(self.c.words + H_RETRIES) < most:
+            smg_add(self.c.words + H_RETRIES, amount)
+
+    def spend_retry(self, int64_t amount):
+        """Takes the price of a retry; False when there is not enough left."""
+        if smg_add(self.c.words + H_RETRIES, -amount) >= amount:
+            return True
+        smg_add(self.c.words + H_RETRIES, amount)
+        return False
 
     def set_row(self, int64_t row, int64_t pid, int64_t phase, int64_t now_ms):
         """Says which process has a row and how far it is; counts as a heartbeat."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = ["Config", "Engines", "Health", "Logging", "Metrics", "Model", "Routing", "Server", "State", "Tls"]
+__all__ = ["Config", "Engines", "Health", "Logging", "Metrics", "Model", "Resilience", "Routing", "Server", "State", "Tls"]
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -96,6 +96,10 @@ class Routing(Struct, frozen=True, kw_only=True):
     """How an engine is chosen."""
 
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "least_load"
+    load_monitor_interval_s: Annotated[
+        float,
+        Meta(gt=0, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}),
+    ] = 10.0
     request_cost_tokens: Annotated[int, Meta(ge=0, description="what a request in flight weighs, in prompt tokens to compute")] = 64
     max_tree_size: Annotated[
         int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for, from the start on; half a byte each")
@@ -138,6 +142,32 @@ class Health(Struct, frozen=True, kw_only=True):
         Meta(gt=0, description="time until an engine that never was ready is Failed", extra={"flag": ["--worker-startup-timeout-secs"]}),
     ] = 1800.0
     disable_check: Annotated[bool, Meta(description="take every engine for ready", extra={"flag": ["--disable-health-check"]})] = False
+
+
+class Resilience(Struct, frozen=True, kw_only=True):
+    """What is done about engines that fail requests."""
+
+    cb_failure_threshold: Annotated[
+        int, Meta(ge=1, le=1000, description="failed requests in a row that open an engine's circuit breaker")
+    ] = 10
+    cb_success_threshold: Annotated[
+        int, Meta(ge=1, le=63, description="requests that must go well to close it again; as many are tried at a time")
+    ] = 3
+    cb_timeout_s: Annotated[
+        float, Meta(gt=0, description="time without requests once it has opened", extra={"flag": ["--cb-timeout-duration-secs"]})
+    ] = 60.0
+    cb_window_s: Annotated[
+        float, Meta(gt=0, description="time within which the failures must come", extra={"flag": ["--cb-window-duration-secs"]})
+    ] = 120.0
+    disable_circuit_breaker: Annotated[bool, Meta(description="send requests whatever became of those before")] = False
+    retry_max_retries: Annotated[
+        int, Meta(ge=1, le=100, description="engines that a request is sent to at most, until one answers; the first counts")
+    ] = 5
+    retry_initial_backoff_ms: Annotated[int, Meta(ge=1, description="pause before an engine that failed the request gets it again")] = 50
+    retry_max_backoff_ms: Annotated[int, Meta(ge=1, description="longest such pause")] = 30000
+    retry_backoff_multiplier: Annotated[float, Meta(ge=1, description="times the pause before")] = 1.5
+    retry_jitter_factor: Annotated[float, Meta(ge=0, le=1, description="part of a pause by which it is longer or shorter, at random")] = 0.2
+    disable_retries: Annotated[bool, Meta(description="send each request once")] = False
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -206,6 +236,7 @@ class Config(Struct, frozen=True, kw_only=True):
     engines: Engines = Engines()
     routing: Routing = Routing()
     health: Health = Health()
+    resilience: Resilience = Resilience()
     model: Model = Model()
     logging: Logging = Logging()
     metrics: Metrics = Metrics()

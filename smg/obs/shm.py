@@ -1,7 +1,7 @@
 """The block of memory that all processes share: made by the supervisor before it forks, reached by the others through its descriptor.
 
 Gives `Shm`, the native class of `smg_ext.shm` or, with SMG_NO_EXT, its twin `PlainShm`; both work on the same words. Layout: a header of
-16 words (64 bit), then the tables that it points to. Row 0 holds the metrics of processes that are gone, row 1 is the control process,
+32 words (64 bit), then the tables that it points to. Row 0 holds the metrics of processes that are gone, row 1 is the control process,
 the others are data workers. The last two tables, the prefix index and the sticky keys, are those of `smg.kvindex`.
 """
 
@@ -24,6 +24,7 @@ __all__ = [
     "PREFIX_HEADER_WORDS",
     "PREFIX_SLOT_WORDS",
     "STICKY_HEADER_WORDS",
+    "SURVEY_FIELDS",
     "Block",
     "PlainShm",
     "Shm",
@@ -34,10 +35,17 @@ __all__ = [
 
 CONTROL_ROW = 1
 FIRST_WORKER_ROW = 2
-LOAD_FIELDS = ("running", "waiting", "used_tokens", "max_tokens", "waiting_uncached_tokens", "generated_milli_per_s", "polled_ms")
+# The last two: what this gateway itself had at the engine when it was asked.
+LOAD_FIELDS = (
+    *("running", "waiting", "used_tokens", "max_tokens", "waiting_uncached_tokens", "generated_milli_per_s", "polled_ms"),
+    *("counted_requests", "counted_tokens"),
+)
+# What `survey` says of an engine: requests and prompt tokens in flight, whether it takes requests, its breaker's state, what it has of
+# others' requests and tokens, of waiting requests whose tokens it does not tell, and the part of its KV cache in use, in thousandths.
+SURVEY_FIELDS = ("requests", "tokens", "usable", "breaker", "foreign_requests", "foreign_tokens", "foreign_untold", "usage_milli")
 
 MAGIC = 0x534D4701
-HEADER_WORDS = 16
+HEADER_WORDS = 32
 (
     ROWS,
     ENGINES,
@@ -54,9 +62,12 @@ HEADER_WORDS = 16
     DROPPED,
     PREFIX_AT,
     STICKY_AT,
-) = range(1, 16)
+    RETRIES,
+) = range(1, 17)
 ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
 STATE, EPOCH, SUSPECT, LOAD = range(4)
+BREAKER = LOAD + len(LOAD_FIELDS)
+BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS = 18, 63
 PID, PHASE, BEAT = range(3)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
 KEY_BYTES = (SERIES_WORDS - SERIES_KEY) * 8
@@ -84,11 +95,13 @@ def make_block(
     cells: int = 16384,
     prefix_blocks: int = 65536,
     sticky_keys: int = 4096,
+    retries: int = 500,
     secret: bytes = b"",
 ) -> Block:
     """Makes a block. Its size never changes; memory is taken by the kernel only as it is touched.
 
-    `secret`: 16 bytes that key every hash of what clients send, so that they cannot build collisions; random when empty.
+    `retries`: what they may spend from the start, see `earn_retry`. `secret`: 16 bytes that key every hash of what clients send, so that
+    they cannot build collisions; random when empty.
     """
     prefix_lines, sticky_lines = -(-prefix_blocks // LINE_WORDS) or 1, -(-sticky_keys // LINE_WORDS) or 1
     tables = (
@@ -108,6 +121,7 @@ def make_block(
         for index, value in enumerate((MAGIC, rows, engines, series, cells, *places[:5], size)):
             words[index] = value
         words[PREFIX_AT], words[STICKY_AT] = places[5:7]
+        words[RETRIES] = retries
         words[places[5] : places[5] + 3] = array("q", (prefix_lines, *keys))
         words[places[6] : places[6] + 3] = array("q", (sticky_lines, *keys))
     return Block(fd, memory)
@@ -174,7 +188,9 @@ class PlainShm:
         self._words[at + SUSPECT] = 0
         self._words[at + STATE] = state
         self._words[at + EPOCH] += 1
-        return self._words[at + EPOCH]
+        epoch = self._words[at + EPOCH]
+        self._words[at + BREAKER] = (epoch & BREAKER_EPOCHS) << BREAKER_EPOCH_SHIFT
+        return epoch
 
     def engine_state(self, slot: int) -> int:
         return self._words[self._engine(slot) + STATE]
@@ -231,6 +247,46 @@ class PlainShm:
             counted = [at for at in cells if self._words[at] == epoch]
             out[2 * index] = sum(self._words[at + 1] for at in counted)
             out[2 * index + 1] = sum(self._words[at + 2] for at in counted)
+
+    def survey(self, slots: "array[int]", epochs: "array[int]", state: int, fresh_ms: int, out: "array[int]") -> None:
+        fields = len(SURVEY_FIELDS)
+        if len(epochs) < len(slots) or len(out) < fields * len(slots):
+            raise ValueError("no room for the fields of every slot")
+        sums = array("q", bytes(16 * len(slots)))
+        self.sums(slots, sums)
+        for index, (slot, epoch) in enumerate(zip(slots, epochs, strict=False)):
+            at = self._engine(slot)
+            usable = self._words[at + STATE] == state and self._words[at + EPOCH] == epoch
+            row = (*sums[2 * index : 2 * index + 2], int(usable), self._words[at + BREAKER] & 3, *self._foreign(at + LOAD, fresh_ms))
+            out[fields * index : fields * index + fields] = array("q", row)
+
+    def _foreign(self, at: int, fresh_ms: int) -> tuple[int, int, int, int]:
+        running, waiting, used, most, uncached, _, polled_ms, counted_requests, counted_tokens = self._words[at : at + len(LOAD_FIELDS)]
+        if polled_ms <= fresh_ms:
+            return 0, 0, 0, 0
+        requests = max(0, running + waiting - counted_requests)
+        untold = 0 if uncached else min(waiting, requests)
+        return requests, max(0, uncached - counted_tokens), untold, 1000 * min(used, 1 << 50) // most if most > 0 else 0
+
+    def breaker(self, slot: int) -> int:
+        return self._words[self._engine(slot) + BREAKER]
+
+    def swap_breaker(self, slot: int, expected: int, word: int) -> bool:
+        at = self._engine(slot) + BREAKER
+        if self._words[at] != expected:
+            return False
+        self._words[at] = word
+        return True
+
+    def earn_retry(self, amount: int, most: int) -> None:
+        if self._words[RETRIES] < most:
+            self._words[RETRIES] += amount
+
+    def spend_retry(self, amount: int) -> bool:
+        if self._words[RETRIES] < amount:
+            return False
+        self._words[RETRIES] -= amount
+        return True
 
     def set_row(self, row: int, pid: int, phase: int, now_ms: int) -> None:
         at = self._row(row)

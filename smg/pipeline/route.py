@@ -18,13 +18,13 @@ class Router:
         self._policies: dict[str, Policy] = {}
 
     def route(self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
-        """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none is ready.
+        """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none may have the request.
 
         Slots in `avoid` have just failed this request; they are taken again only when there is no other.
         """
         candidates = self._view.candidates(model)
         if not candidates:
-            raise NoEngine(f"no engine is ready for {model!r}", retry_after_s=1)
+            raise NoEngine(f"no engine is ready for {model!r}", retry_after_s=self._view.wait_s(model))
         policy = self._policies.get(model) or self._policies.setdefault(model, build_policy(self._config, shm=self._view.shm))
         if routing.target_worker is not None and policy.takes_target:
             return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids))
@@ -32,15 +32,24 @@ class Router:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model)
         chosen = candidates[policy.select(candidates, request=request)]
-        record = next((record for record in self._view.engines(model) if record.slot == chosen.slot), None)
-        if record is None:  # it was removed meanwhile
+        taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - policy.cached_tokens))
+        if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid)
-        return record, self._view.acquire(chosen.slot, max(0, len(prompt_ids) - policy.cached_tokens))
+        return taken
+
+    def _taken(self, model: str, chosen: Candidate, *, tokens: int) -> tuple[EngineRecord, Lease] | None:
+        """Gives a candidate's record and the lease there; None when it is none any more."""
+        record = next((record for record in self._view.engines(model) if record.slot == chosen.slot), None)
+        if record is None or (chosen.probe and not self._view.take_probe(chosen.slot)):
+            return None
+        return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
 
     def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""
         records = self._view.engines(model)
         record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
-        if record is None or all(candidate.slot != record.slot for candidate in candidates):
+        chosen = next((candidate for candidate in candidates if record is not None and candidate.slot == record.slot), None)
+        taken = chosen and self._taken(model, chosen, tokens=tokens)
+        if not taken:
             raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)
-        return record, self._view.acquire(record.slot, tokens)
+        return taken

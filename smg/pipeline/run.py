@@ -4,6 +4,7 @@
     prepare    prompt.py      messages or text → prompt text, token ids; refuses what cannot fit
     plan       plan.py        defaults filled in → one engine request
     route      route.py       policy → engine; its load is counted from here on
+    attempt    attempts.py    engine by engine until one answers; each end is told to the engine's breaker
     generate   generation.py  engine call → deltas
     stream     stream.py      per choice: detokenize, stop, reasoning, tool calls → events
 
@@ -12,7 +13,6 @@ where a streamed chat needs none. Called by `smg.api`; knows neither surface nor
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -21,9 +21,10 @@ from msgspec import Struct, structs
 
 from smg.config import Config
 from smg.engine import Engine
-from smg.errors import ClientGone, EngineUnavailable, SmgError
+from smg.errors import ClientGone, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.requests import RequestMeter, RequestMeters
+from smg.pipeline.attempts import Attempt, Attempts, Tries
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.forced import is_forced, take_tags
 from smg.pipeline.generation import Aborts, Generation
@@ -40,22 +41,15 @@ from smg.worker import EnginePool, EngineRecord, Lease, WorkerView
 
 __all__ = ["Pipeline"]
 
-log = logging.getLogger(__name__)
-
-# Engines tried for one request, all before the first of them has answered anything.
-ATTEMPTS = 3
-
 
 class Submission(Struct, kw_only=True):
-    """One job on its way: what stays the same whichever engine is tried. `answered` ends the attempts; slots in `avoid` have failed."""
+    """One job on its way: what stays the same whichever engine is tried."""
 
     job: Job
     model: ServedModel
     prompt: Prompt
     parsing: Parsing
     meter: RequestMeter
-    avoid: frozenset[int] = frozenset()
-    answered: bool = False
 
     def fail(self, error: BaseException) -> None:
         """The answer ended with an error, or its reader left."""
@@ -67,8 +61,17 @@ class Submission(Struct, kw_only=True):
         self.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
 
 
-# One attempt at one engine; gives the bytes that are left to be written.
-Attempt = Callable[[Submission, Engine, Asked], Awaitable[bytes]]
+class Turn(Struct):
+    """One attempt's part of the way: the engine, and what it is asked."""
+
+    submission: Submission
+    attempt: Attempt
+    engine: Engine
+    asked: Asked
+
+
+# What is done with one engine; gives the bytes that are left to be written.
+Work = Callable[[Turn], Awaitable[bytes]]
 
 
 class Pipeline:
@@ -79,6 +82,7 @@ class Pipeline:
         self._view = view
         self._pool = pool
         self._router = Router(view, config=config.routing)
+        self._attempts = Attempts(view, config=config.resilience, meter=meter)
         self._meters = RequestMeters(meter)
         self._aborts = Aborts()
         self._deadlines = Deadlines()
@@ -95,23 +99,16 @@ class Pipeline:
         Raises SmgError at any step; before an engine has answered, a request whose engine is gone moves to another one by itself.
         """
         submission = await self._prepared(job)
-        done = False
+        tries = self._tries(submission)
         try:
-            while not done:
-                record, lease = self._routed(submission)
-                try:
-                    engine = await self._pool.get(record)
-                    asked = self._asked(submission, record, engine)
-                    if not submission.avoid:
-                        yield [Started(engine=record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)]
-                    async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
+            async for attempt in tries:
+                with attempt:
+                    turn = await self._turn(submission, attempt)
+                    if tries.count == 1:
+                        yield [Started(engine=attempt.record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)]
+                    async with aclosing(self._batches(turn)) as batches:  # type: ignore[type-var]
                         async for events in batches:
                             yield events
-                    done = True
-                except EngineUnavailable as error:
-                    self._pass_over(submission, record, error)
-                finally:
-                    lease.release()
         except BaseException as error:
             submission.fail(error)
             raise
@@ -151,35 +148,36 @@ class Pipeline:
         meter = self._meters.start(model=model.id, endpoint=job.surface, streaming=job.stream)
         return Submission(job=job, model=model, prompt=prompt, parsing=parsing, meter=meter)
 
-    async def _complete(self, job: Job, attempt: Attempt) -> bytes:
+    async def _complete(self, job: Job, work: Work) -> bytes:
         self._under_way += 1
         try:
-            return await self._attempt(await self._prepared(job), attempt)
+            return await self._attempt(await self._prepared(job), work)
         finally:
             self._under_way -= 1
 
-    async def _attempt(self, submission: Submission, attempt: Attempt) -> bytes:
-        """Chooses an engine and counts the request there during an attempt; one that is gone before it answered is passed over."""
+    async def _attempt(self, submission: Submission, work: Work) -> bytes:
+        """Does the work with one engine after another, until one has answered."""
         try:
-            while True:
-                record, lease = self._routed(submission)
-                try:
-                    engine = await self._pool.get(record)
-                    return await attempt(submission, engine, self._asked(submission, record, engine))
-                except EngineUnavailable as error:
-                    self._pass_over(submission, record, error)
-                finally:
-                    lease.release()
+            async for attempt in self._tries(submission):
+                with attempt:
+                    return await work(await self._turn(submission, attempt))
         except BaseException as error:
             submission.fail(error)
             raise
+        raise AssertionError("attempts end with an answer or an error")
 
-    def _routed(self, submission: Submission) -> tuple[EngineRecord, Lease]:
-        job = submission.job
-        ids = submission.prompt.ids
-        record, lease = self._router.route(submission.model.id, prompt_ids=ids, routing=job.routing, avoid=submission.avoid)
-        submission.meter.on_answer = lease.answered
-        return record, lease
+    def _tries(self, submission: Submission) -> Tries:
+        job, prompt = submission.job, submission.prompt
+
+        def route(avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
+            return self._router.route(submission.model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=avoid)
+
+        return self._attempts.of(route, endpoint=job.surface, deadline_s=job.deadline_s, request_id=job.request_id)
+
+    async def _turn(self, submission: Submission, attempt: Attempt) -> Turn:
+        submission.meter.on_answer = attempt.lease.answered
+        engine = await self._pool.get(attempt.record)
+        return Turn(submission, attempt, engine, self._asked(submission, attempt.record, engine))
 
     def _asked(self, submission: Submission, record: EngineRecord, engine: Engine) -> Asked:
         job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
@@ -189,72 +187,62 @@ class Pipeline:
             request = structs.replace(request, reasoning_first=False)  # bound from its first token, the model does not think
         return Asked(job, model, prompt, parsing, request)
 
-    def _pass_over(self, submission: Submission, record: EngineRecord, error: EngineUnavailable) -> None:
-        """The engine is gone: the next attempt avoids it. Raises the error when there is to be none.
-
-        One that had failed already was taken again for want of another: more attempts could go on for as long as it seems ready.
-        """
-        self._view.suspect(record.slot)
-        again = record.slot in submission.avoid
-        submission.avoid |= {record.slot}
-        if submission.answered or again or len(submission.avoid) >= min(ATTEMPTS, len(self._view.engines(submission.model.id))):
-            raise error
-        log.info("engine unavailable, trying another", extra={"request_id": submission.job.request_id, "error": error.code})
-
-    async def _take_all(
-        self, submission: Submission, engine: Engine, asked: Asked, *, take: Take, take_text: TakeText | None = None
-    ) -> bytes:
+    async def _take_all(self, turn: Turn, *, take: Take, take_text: TakeText | None = None) -> bytes:
+        engine, asked = turn.engine, turn.asked
         if not natively(engine, asked.job, asked.model):
-            async with aclosing(self._batches(submission, engine, asked)) as batches:  # type: ignore[type-var]
+            async with aclosing(self._batches(turn)) as batches:  # type: ignore[type-var]
                 async for events in batches:
                     take(events)
             return b""
 
         if take_text is not None and asked.plain and asked.request.sampling.n == 1:
             text = NativeText(engine, asked, deadlines=self._deadlines, aborts=self._aborts)
-            usage = await self._run_natively(submission, text)
+            usage = await self._run_natively(turn, text)
             take_text(text.choice, usage)
             return b""
 
         def told(events: list[Event]) -> None:
-            submission.meter.answered()
+            turn.submission.meter.answered()
             take(events)
 
         call = NativeEvents(engine, asked, take=told, deadlines=self._deadlines, aborts=self._aborts)
-        await self._run_natively(submission, call)
+        await self._run_natively(turn, call)
         return b""
 
-    async def _write_all(self, submission: Submission, engine: Engine, asked: Asked, *, renderer: ChatRenderer, write: Write) -> bytes:
+    async def _write_all(self, turn: Turn, *, renderer: ChatRenderer, write: Write) -> bytes:
         def told(events: list[Event]) -> None:
             if (chunk := renderer.feed(events)) and not write(chunk):
                 raise ClientGone("the client left")
 
+        engine, asked = turn.engine, turn.asked
         if not (asked.plain and natively(engine, asked.job, asked.model)):
-            return await self._take_all(submission, engine, asked, take=told)
+            return await self._take_all(turn, take=told)
 
         chat = NativeChat(
             engine,
             asked,
             frame=renderer.frame,
             write=write,
-            begun=submission.meter.answered,
+            begun=turn.submission.meter.answered,
             deadlines=self._deadlines,
             aborts=self._aborts,
         )
-        usage = await self._run_natively(submission, chat)
+        usage = await self._run_natively(turn, chat)
         return chat.last + renderer.usage(usage)
 
-    async def _run_natively(self, submission: Submission, call: NativeCall) -> Usage:
+    async def _run_natively(self, turn: Turn, call: NativeCall) -> Usage:
+        submission = turn.submission
         try:
             usage = await call.run(submission.job.deadline_s)
         finally:
-            submission.answered = call.answered
+            turn.attempt.answered = call.answered
         submission.meter.answered()
         submission.count(usage)
         return usage
 
-    async def _batches(self, submission: Submission, engine: Engine, asked: Asked) -> AsyncIterator[list[Event]]:
+    async def _batches(self, turn: Turn) -> AsyncIterator[list[Event]]:
         call: NativeEvents | Generation
+        engine, asked, submission = turn.engine, turn.asked, turn.submission
         if natively(engine, asked.job, asked.model):
             call = NativeEvents(engine, asked, deadlines=self._deadlines, aborts=self._aborts)
         else:
@@ -267,7 +255,7 @@ class Pipeline:
                         submission.count(events[-1])
                     yield events
         finally:
-            submission.answered = call.answered
+            turn.attempt.answered = call.answered
 
     def _generation(self, engine: Engine, asked: Asked) -> Generation:
         job, model, prompt, parsing = asked.job, asked.model, asked.prompt, asked.parsing

@@ -21,6 +21,7 @@ from smg.server.boot import Boot, Phase, report_ready
 from smg.server.probe import Page, ProbeServer
 from smg.server.workers import WorkerCalls
 from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, Source, listed_engines, read_snapshot
+from smg.worker.breaker import Condition, breaker_gauges
 
 __all__ = ["Control", "EngineStatus", "run_control"]
 
@@ -150,6 +151,7 @@ class Control:
             requests, _ = self._registry.inflight(record)
             yield Sample("smg_worker_requests_active", (record.url,), requests)
             yield Sample("smg_worker_health", (record.url,), self._registry.state(record) is EngineState.READY)
+            yield from breaker_gauges(Condition.of(self._shm.breaker(record.slot)), record.url)
             yield from self._load(record)
         yield from self._followers.gauges()
         yield Sample("smg_metric_series_dropped_total", (), self._shm.dropped())

@@ -16,7 +16,7 @@ from smg.server.app import App
 from smg.server.boot import Boot, Phase
 from smg.server.folders import CONTROL_SOCKET
 from smg.server.services import build, close
-from smg.worker import EngineRecord, WorkerView
+from smg.worker import Breaker, EngineRecord, WorkerView
 
 __all__ = ["DataApplication"]
 
@@ -38,8 +38,9 @@ class DataApplication:
     async def make(cls, boot: Boot) -> "DataApplication":
         """Waits until the control process has asked each engine once, so that models are loaded before the first request."""
         await registry_ready(boot)
-        view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd)
         meter = Meter(boot.shm, row=boot.row)
+        breaker = Breaker(boot.shm, config=boot.config.resilience, meter=meter)
+        view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd, breaker=breaker)
         control = partial(call, boot.runtime_dir / CONTROL_SOCKET)
         made = cls(App(await build(boot.config, view, meter=meter, control=control, state=boot.state_dir), observer=HttpObserver(meter)))
         view.on_change(made._engines_changed)

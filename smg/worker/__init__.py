@@ -1,6 +1,7 @@
 """Engines as the gateway knows them: registry and health checks in the control process, view and connections in each data worker."""
 
 __all__ = [
+    "Breaker",
     "Detector",
     "Edit",
     "EnginePool",
@@ -21,6 +22,7 @@ __all__ = [
     "spec_of",
 ]
 
+from smg.worker.breaker import Breaker
 from smg.worker.detect import Detector
 from smg.worker.fleet import Fleet
 from smg.worker.listed import listed_engines

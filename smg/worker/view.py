@@ -10,25 +10,33 @@ from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from smg.obs.shm import Shm
+from smg.config.tree import Resilience
+from smg.obs.shm import SURVEY_FIELDS, Shm, now_ms
 from smg.types.candidate import Candidate
+from smg.worker.breaker import Breaker
 from smg.worker.record import DEPARTED_S, EngineRecord, EngineState, Role
 from smg.worker.snapshot import read_snapshot
 
 __all__ = ["Lease", "WorkerView"]
 
 READY = EngineState.READY.value  # comparing with a member itself takes longer than the rest of the look
+FIELDS = len(SURVEY_FIELDS)
+STALE_MS = 30_000
 
 
 class Lease:
-    """One request counted at one engine, from `WorkerView.acquire` until `release`. Both calls may come again."""
+    """One request counted at one engine, from `WorkerView.acquire` until `release`; `succeed` or `fail` tells its end to the breaker.
 
-    __slots__ = ("_epoch", "_row", "_shm", "_slot", "_tokens")
+    Calls may come again. With `probe`, the breaker waits for the request: the first token is enough of an answer.
+    """
 
-    def __init__(self, shm: Shm, *, row: int, slot: int, epoch: int, tokens: int) -> None:
-        self._shm: Shm | None = shm
-        self._row, self._slot, self._epoch, self._tokens = row, slot, epoch, tokens
-        shm.acquire(row, slot, epoch, tokens)
+    __slots__ = ("_breaker", "_epoch", "_row", "_shm", "_slot", "_tokens", "_url", "probe")
+
+    def __init__(self, view: "WorkerView", *, slot: int, epoch: int, url: str, tokens: int, probe: bool) -> None:
+        self._breaker, self.probe = view.breaker, probe
+        self._shm: Shm | None = view.shm
+        self._row, self._slot, self._epoch, self._url, self._tokens = view.row, slot, epoch, url, tokens
+        view.shm.acquire(view.row, slot, epoch, tokens)
 
     def answered(self) -> None:
         """Takes the prompt's tokens off the count, once the first token has come: they are computed, only the request goes on.
@@ -39,12 +47,28 @@ class Lease:
             tokens, self._tokens = self._tokens, 0
             self._shm.acquire(self._row, self._slot, self._epoch, -tokens)
             self._shm.release(self._row, self._slot, self._epoch, 0)
+        if self.probe:
+            self.succeed()
+
+    def succeed(self) -> None:
+        """The engine has served the request, or refused it with good reason."""
+        probe, self.probe = self.probe, False
+        if self._shm is not None:
+            self._breaker.succeed(self._slot, epoch=self._epoch, url=self._url, probe=probe)
+
+    def fail(self) -> None:
+        """The engine has failed the request."""
+        probe, self.probe = self.probe, False
+        if self._shm is not None:
+            self._breaker.fail(self._slot, epoch=self._epoch, url=self._url, probe=probe)
 
     def release(self) -> None:
         """Takes the request off the count."""
         shm, self._shm = self._shm, None
         if shm is not None:
             shm.release(self._row, self._slot, self._epoch, self._tokens)
+            if self.probe:
+                self._breaker.give_back(self._slot, epoch=self._epoch, url=self._url)
 
 
 class Group:
@@ -53,26 +77,42 @@ class Group:
     def __init__(self) -> None:
         self.records: list[EngineRecord] = []
         self.slots = array("q")
-        self.sums = array("q")
+        self.epochs = array("q")
+        self.found = array("q")
 
     def add(self, record: EngineRecord) -> None:
         self.records.append(record)
         self.slots.append(record.slot)
-        self.sums.extend((0, 0))
+        self.epochs.append(record.epoch)
+        self.found.extend([0] * FIELDS)
 
 
 class WorkerView:
-    """Used from one event loop. `row` is the process's own row in shared memory; `wake_fd`, an eventfd, wakes the control process."""
+    """Used from one event loop. `row` is the process's own row in shared memory; `wake_fd`, an eventfd, wakes the control process.
 
-    def __init__(self, shm: Shm, *, row: int, folder: Path, wake_fd: int | None = None) -> None:
+    `stale_ms`: age at which what an engine reports of its load says nothing any more.
+    """
+
+    def __init__(
+        self,
+        shm: Shm,
+        *,
+        row: int,
+        folder: Path,
+        wake_fd: int | None = None,
+        breaker: Breaker | None = None,
+        stale_ms: int = STALE_MS,
+    ) -> None:
         self.shm = shm
-        self._row = row
+        self.row = row
+        self.breaker = breaker or Breaker(shm, config=Resilience())
+        self._stale_ms = stale_ms
         self._folder = folder
         self._wake_fd = wake_fd
         self._generation = -1
         self._groups: dict[tuple[str, Role], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
-        self._epochs: dict[int, int] = {}
+        self._records: dict[int, EngineRecord] = {}
         self._departed: Mapping[str, tuple[tuple[str, ...], float]] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
@@ -99,26 +139,42 @@ class WorkerView:
         return EngineState(self.shm.engine_state(slot))
 
     def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
-        """Gives the engines of a model and role that are ready, with what all processes have under way there."""
+        """Gives the engines of a model and role that may have a request, with what is under way there."""
         self.refresh()
         group = self._groups.get((model, role))
         if group is None:
             return []
-        shm, sums, ready = self.shm, group.sums, READY
-        shm.sums(group.slots, sums)
-        return [
-            Candidate(record.slot, record.url, sums[2 * index], sums[2 * index + 1])
-            for index, record in enumerate(group.records)
-            if shm.engine_state(record.slot) == ready and shm.engine_epoch(record.slot) == record.epoch
-        ]
+        found = group.found
+        self.shm.survey(group.slots, group.epochs, READY, now_ms() - self._stale_ms, found)
+        candidates = []
+        for index, record in enumerate(group.records):
+            requests, tokens, usable, broken, others, others_tokens, untold, usage = found[FIELDS * index : FIELDS * index + FIELDS]
+            if usable and not (broken and self.breaker.wait_ms(record.slot)):
+                seen = Candidate(record.slot, record.url, requests, tokens, others, others_tokens, untold, usage / 1000, broken != 0)
+                candidates.append(seen)
+        return candidates
 
-    def acquire(self, slot: int, tokens: int) -> Lease:
+    def wait_s(self, model: str, *, role: Role = "regular") -> int:
+        """Gives the whole seconds until an engine that is ready may have a request, 1 at least: what a client is told when none may."""
+        group = self._groups.get((model, role))
+        ready = [record.slot for record in group.records if self.state(record.slot) is EngineState.READY] if group else []
+        waits = [self.breaker.wait_ms(slot) for slot in ready]
+        return max(1, -(-min(waits, default=0) // 1000))
+
+    def take_probe(self, slot: int) -> bool:
+        """Begins a probe at an engine whose breaker is not closed; `acquire` must follow. False when others were quicker."""
+        record = self._records.get(slot)
+        return record is not None and self.breaker.take_probe(slot, epoch=record.epoch, url=record.url)
+
+    def acquire(self, slot: int, tokens: int, *, probe: bool = False) -> Lease:
         """Counts a request of `tokens` prompt tokens at an engine; call it before the request is sent there."""
-        return Lease(self.shm, row=self._row, slot=slot, epoch=self._epochs.get(slot, 0), tokens=tokens)
+        record = self._records.get(slot)
+        epoch, url = (record.epoch, record.url) if record else (0, "")
+        return Lease(self, slot=slot, epoch=epoch, url=url, tokens=tokens, probe=probe)
 
     def held(self, record: EngineRecord) -> int:
         """Gives the number of requests that this process has at an engine."""
-        return self.shm.held(self._row, record.slot, record.epoch)
+        return self.shm.held(self.row, record.slot, record.epoch)
 
     def suspect(self, slot: int) -> None:
         """Says that an engine could not be reached, so that the control process checks it at once."""
@@ -138,7 +194,7 @@ class WorkerView:
         records = snapshot.engines
         self._generation = generation
         self._departed = snapshot.departed
-        self._epochs = {record.slot: record.epoch for record in records}
+        self._records = {record.slot: record for record in records}
         groups: dict[tuple[str, Role], Group] = {}
         models: dict[str, list[EngineRecord]] = {}
         for record in records:

@@ -15,6 +15,7 @@ from smg.engine import Engine, Load
 from smg.errors import ConfigError, EngineError, EngineProtocol, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, now_ms
+from smg.worker.breaker import Breaker
 from smg.worker.detect import Detector
 from smg.worker.health import HealthTracker
 from smg.worker.record import EngineRecord, EngineState
@@ -24,10 +25,11 @@ __all__ = ["Watcher"]
 
 log = logging.getLogger(__name__)
 
-LOAD_INTERVAL_S = 10.0
 MOST_RANKS = 256
 # What a call may take beyond its own deadline before it is given up here.
 SLACK_S = 2.0
+# Bound of every number that an engine tells: sums of a few do not overflow.
+MOST = 1 << 60
 
 
 class Watcher:
@@ -46,6 +48,7 @@ class Watcher:
         self._registry = registry
         self._detector = detector
         self._meter = meter
+        self._breaker = Breaker(shm, config=config.resilience, meter=meter)
         self._tracker = HealthTracker(self._health, now_s=time.monotonic(), state=registry.state(record))
         self._engine: Engine | None = None
         self._described = False
@@ -87,6 +90,9 @@ class Watcher:
         if state is not before:
             self._poll_at = 0.0
             self.since_s = time.time()
+            if state is EngineState.READY:
+                for record in self._registry.ranks(self._record.address):
+                    self._breaker.came_back(record.slot, epoch=record.epoch, url=record.url)
         self._tell(before, state, reason)
         if reason or state is EngineState.READY:
             self.seen.set()
@@ -133,17 +139,22 @@ class Watcher:
         """Asks for loads when it is time; an engine that cannot tell is not ill for it."""
         if time.monotonic() < self._poll_at:
             return
-        self._poll_at = time.monotonic() + LOAD_INTERVAL_S
+        self._poll_at = time.monotonic() + self._config.routing.load_monitor_interval_s
         if self._engine is None or not self._engine.features.loads or self._tracker.state is not EngineState.READY:
             return
+        ranks = self._registry.ranks(self._record.address)
+        before = [self._registry.inflight(record) for record in ranks]
         try:
             loads = await self._engine.loads()
         except SmgError as error:
             log.debug("no loads: %s", error.message, extra={"engine": self._record.url})
             return
-        for record in self._registry.ranks(self._record.address):
+        for record, counted in zip(ranks, before, strict=True):
             of_rank = [load for load in loads if record.rank in (None, load.rank)]
-            self._shm.set_load(record.slot, load_fields(of_rank))
+            after = self._registry.inflight(record)
+            if self._shm.engine_epoch(record.slot) != record.epoch:  # it was removed meanwhile, and the slot is another's
+                continue
+            self._shm.set_load(record.slot, load_fields(of_rank, counted=(max(counted[0], after[0]), max(counted[1], after[1]))))
 
     def _tell(self, before: EngineState, state: EngineState, reason: str) -> None:
         if state is not before:
@@ -161,8 +172,11 @@ def health_of(record: EngineRecord, config: Health) -> Health:
     return structs.replace(config, **{name: value for name in edit.__struct_fields__ if (value := getattr(edit, name)) is not None})
 
 
-def load_fields(loads: Iterable[Load]) -> "array[int]":
-    """Gives the sum over an engine's ranks, in the order of `LOAD_FIELDS`."""
+def load_fields(loads: Iterable[Load], *, counted: tuple[int, int]) -> "array[int]":
+    """Gives the sum over an engine's ranks, in the order of `LOAD_FIELDS`.
+
+    `counted`: the most requests and tokens that this gateway had there while it asked, so that none of them is taken for another's.
+    """
     ranks = list(loads)
     numbers = (
         sum(load.running for load in ranks),
@@ -172,5 +186,6 @@ def load_fields(loads: Iterable[Load]) -> "array[int]":
         sum(load.waiting_uncached_tokens for load in ranks),
         int(sum(load.generated_per_s for load in ranks) * 1000),
         now_ms(),
+        *counted,
     )
-    return array("q", (min(max(number, 0), (1 << 63) - 1) for number in numbers))
+    return array("q", (min(max(number, 0), MOST) for number in numbers))

@@ -33,8 +33,8 @@ def each_protocol(request: pytest.FixtureRequest, module_fleet: Fleet) -> Gatewa
 
 @pytest.fixture(scope="module")
 def gateway(module_fleet: Fleet) -> Gateway:
-    """A gateway in front of one engine. Prompts may carry `[[sim: …]]` markers."""
-    return module_fleet.launch("vllm", sim_flags=SIM_FLAGS)
+    """A gateway in front of one engine. Prompts may carry `[[sim: …]]` markers; faults that they ask for do not add up."""
+    return module_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=("--workers", "1", "--disable-circuit-breaker"))
 
 
 @pytest.fixture

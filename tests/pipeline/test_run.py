@@ -6,6 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
+from smg.config import Config
+from smg.config.tree import Resilience
 from smg.errors import (
     ContextExceeded,
     EngineError,
@@ -194,7 +196,8 @@ def test_the_one_engine_that_seems_ready_is_not_tried_without_end(monkeypatch: p
     """The health check has not noticed yet that the one is dead, and knows that the other is not ready."""
 
     async def run() -> list[int]:
-        async with fleet("vllm", "sglang") as engines:
+        quick = Config(resilience=Resilience(retry_max_retries=3, retry_initial_backoff_ms=1))
+        async with fleet("vllm", "sglang", config=quick) as engines:
             tried: list[int] = []
             monkeypatch.setattr(engines.view, "suspect", tried.append)
             engines.view.shm.set_engine_state(1, EngineState.NOT_READY)
@@ -204,7 +207,7 @@ def test_the_one_engine_that_seems_ready_is_not_tried_without_end(monkeypatch: p
             assert engines.load == 0
             return tried
 
-    assert asyncio.run(run()) == [0, 0]
+    assert asyncio.run(run()) == [0, 0, 0]
 
 
 def test_a_request_that_is_refused_for_its_tools_is_not_counted_as_routed() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smg._ext import NativeShm
-from smg.obs.shm import LOAD_FIELDS, Block, PlainShm, attach_block, make_block
+from smg.obs.shm import LOAD_FIELDS, SURVEY_FIELDS, Block, PlainShm, attach_block, make_block
 
 BODIES = [NativeShm, PlainShm]
 
@@ -21,7 +21,7 @@ def small_block() -> Block:
 
 rows, slots, epochs = st.integers(-1, 4), st.integers(-1, 3), st.integers(0, 3)
 amounts = st.integers(0, 1000)
-loads = st.lists(amounts, min_size=6, max_size=8).map(lambda values: array("q", values))
+loads = st.lists(amounts, min_size=8, max_size=10).map(lambda values: array("q", values))
 keys = st.binary(max_size=490) | st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 CALLS = st.one_of(
     st.tuples(st.just("generation")),
@@ -38,6 +38,18 @@ CALLS = st.one_of(
     st.tuples(st.just("release"), rows, slots, epochs, amounts),
     st.tuples(st.just("held"), rows, slots, epochs),
     st.tuples(st.just("sums"), st.lists(slots, max_size=4).map(lambda values: array("q", values)), st.just(array("q", [0] * 6))),
+    st.tuples(
+        st.just("survey"),
+        st.lists(slots, max_size=3).map(lambda values: array("q", values)),
+        st.lists(epochs, min_size=2, max_size=3).map(lambda values: array("q", values)),
+        epochs,
+        amounts,
+        st.just(array("q", [7] * 2 * len(SURVEY_FIELDS))),
+    ),
+    st.tuples(st.just("breaker"), slots),
+    st.tuples(st.just("swap_breaker"), slots, amounts | st.just(1 << 18), amounts),
+    st.tuples(st.just("earn_retry"), amounts, amounts),
+    st.tuples(st.just("spend_retry"), amounts),
     st.tuples(st.just("set_row"), rows, amounts, epochs, amounts),
     st.tuples(st.just("row"), rows),
     st.tuples(st.just("beat"), rows, amounts),

@@ -1,0 +1,183 @@
+"""Attempts of a request at engines, until one answers. In: how to choose an engine; out: one attempt after another, each counted there.
+
+    async for attempt in attempts.of(route, …):
+        with attempt:
+            …                # uses attempt.record; sets attempt.answered once anything has come from the engine
+            return …
+
+The block's end is the request's end at that engine: its breaker learns of it and the lease is released. An error that another attempt may
+mend ends the block quietly, and the next attempt begins; when there is to be none the error is raised. Only what was not answered is sent
+again: to an engine that has not failed the request, at once; to one that has, when there is no other, after a pause. Used by
+`smg.pipeline.run` and whatever else sends requests to engines.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from smg.config.tree import Resilience
+from smg.errors import EngineBusy, EngineError, EngineRejected, EngineTimeout, EngineUnavailable, NoEngine
+from smg.obs.metrics import Meter
+from smg.obs.shm import Shm
+from smg.worker import EngineRecord, Lease, WorkerView
+
+__all__ = ["Attempt", "Attempts", "RetryBudget", "Route", "Tries"]
+
+log = logging.getLogger(__name__)
+
+# Chooses an engine that is not among these slots, unless there is no other, and counts the request there. Raises NoEngine.
+Route = Callable[[frozenset[int]], tuple[EngineRecord, Lease]]
+
+WORKER_TYPE = "regular"
+
+
+class RetryBudget:
+    """What all processes may spend on retries: a fifth of the requests that came, and a store for when many fail at once.
+
+    Each request adds 1 and each retry takes 5, in one word of shared memory that holds at most the price of 1,000 retries; the supervisor
+    fills it with that of 100. So N requests have at most N / 5 + 100 retries.
+    """
+
+    PRICE = 5
+    MOST = 1000 * PRICE
+
+    def __init__(self, shm: Shm) -> None:
+        self._shm = shm
+
+    def earn(self) -> None:
+        """A request came."""
+        self._shm.earn_retry(1, self.MOST)
+
+    def spend(self) -> bool:
+        """True when a retry may be made; it is paid then."""
+        return self._shm.spend_retry(self.PRICE)
+
+
+class Attempts:
+    """Makes attempts for one data worker."""
+
+    def __init__(self, view: WorkerView, *, config: Resilience, meter: Meter) -> None:
+        self.view = view
+        self.config = config
+        self.meter = meter
+        self.budget = RetryBudget(view.shm)
+        self.most = 1 if config.disable_retries else config.retry_max_retries
+
+    def of(self, route: Route, *, endpoint: str, deadline_s: float, request_id: str = "") -> "Tries":
+        """Gives the attempts of one request; `deadline_s` on the clock of `time.monotonic`, `endpoint` for the metrics."""
+        self.budget.earn()
+        return Tries(self, route, endpoint=endpoint, deadline_s=deadline_s, request_id=request_id)
+
+    def pause_s(self, number: int) -> float:
+        """Gives the pause before the retry of that number, from 1 on."""
+        config = self.config
+        wait_ms = min(config.retry_max_backoff_ms, config.retry_initial_backoff_ms * config.retry_backoff_multiplier ** (number - 1))
+        return wait_ms / 1000 * (1 + config.retry_jitter_factor * random.uniform(-1, 1))
+
+
+class Tries:
+    """The attempts of one request. `failed`: slots of engines that have failed it; `count`: attempts begun."""
+
+    def __init__(self, attempts: Attempts, route: Route, *, endpoint: str, deadline_s: float, request_id: str) -> None:
+        self.failed: frozenset[int] = frozenset()
+        self.count = 0
+        self.over = False
+        self._attempts = attempts
+        self._route = route
+        self._endpoint = endpoint
+        self._deadline_s = deadline_s
+        self._request_id = request_id
+        self._error: EngineError | None = None
+
+    def __aiter__(self) -> "Tries":
+        return self
+
+    async def __anext__(self) -> "Attempt":
+        if self.over:
+            raise StopAsyncIteration
+        if time.monotonic() >= self._deadline_s:
+            raise self._error or EngineTimeout("the request's deadline passed before an engine was asked")
+        record, lease = self._routed()
+        if record.slot in self.failed:
+            lease.release()
+            await self._pause()
+            record, lease = self._routed()
+        self.count += 1
+        return Attempt(self, record, lease)
+
+    def ended(self, attempt: "Attempt", error: BaseException | None) -> bool:
+        """Judges the end of an attempt; True when another one is to follow."""
+        record, lease = attempt.record, attempt.lease
+        try:
+            if error is None or isinstance(error, EngineRejected):
+                lease.succeed()
+                self._attempts.meter.add("smg_worker_cb_outcomes_total", (record.url, "success"))
+            elif self._blames(error, attempt):
+                if record.slot not in self.failed or lease.probe:  # one request that no engine survives is one failure of each
+                    lease.fail()
+                self._tell_failure(record, error)
+        finally:
+            lease.release()
+        self.over = not (isinstance(error, EngineError) and self._again(error, attempt))
+        return not self.over
+
+    def _blames(self, error: BaseException, attempt: "Attempt") -> bool:
+        """True when an error is the engine's fault: also a request that was cancelled at its deadline, which no token had come for."""
+        if isinstance(error, asyncio.CancelledError):
+            return not attempt.answered and time.monotonic() >= self._deadline_s
+        return isinstance(error, EngineError) and not isinstance(error, EngineRejected | EngineBusy)
+
+    def _tell_failure(self, record: EngineRecord, error: BaseException) -> None:
+        meter = self._attempts.meter
+        meter.add("smg_worker_cb_outcomes_total", (record.url, "failure"))
+        meter.add("smg_worker_errors_total", (WORKER_TYPE, "grpc", error.code if isinstance(error, EngineError) else EngineTimeout.code))
+        if isinstance(error, EngineUnavailable | EngineTimeout | asyncio.CancelledError):
+            self._attempts.view.suspect(record.slot)
+
+    def _again(self, error: EngineError, attempt: "Attempt") -> bool:
+        if attempt.answered or not error.retryable:
+            return False
+        self._error = error
+        self.failed |= {attempt.record.slot}
+        labels = (WORKER_TYPE, self._endpoint)
+        if self.count >= self._attempts.most or not self._attempts.budget.spend():
+            self._attempts.meter.add("smg_worker_retries_exhausted_total", labels)
+            return False
+        self._attempts.meter.add("smg_worker_retries_total", labels)
+        log.info("the request is sent again", extra={"request_id": self._request_id, "error": error.code, "engine": attempt.record.url})
+        return True
+
+    def _routed(self) -> tuple[EngineRecord, Lease]:
+        try:
+            return self._route(self.failed)
+        except NoEngine as error:
+            raise self._error or error from None
+
+    async def _pause(self) -> None:
+        """Waits before an engine that failed gets the request again. Raises what it failed with when the deadline comes first."""
+        wait_s = self._attempts.pause_s(self.count)
+        if self._error is not None and time.monotonic() + wait_s >= self._deadline_s:
+            raise self._error
+        self._attempts.meter.histogram("smg_worker_retry_backoff_seconds", (str(self.count),)).observe(wait_s)
+        await asyncio.sleep(wait_s)
+
+
+class Attempt:
+    """One attempt at one engine, as a block. `answered`: something has come from the engine, so that nothing may be sent again."""
+
+    __slots__ = ("answered", "lease", "record", "tries")
+
+    def __init__(self, tries: Tries, record: EngineRecord, lease: Lease) -> None:
+        self.tries = tries
+        self.record = record
+        self.lease = lease
+        self.answered = False
+
+    def __enter__(self) -> "Attempt":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        return self.tries.ended(self, error)
