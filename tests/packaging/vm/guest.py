@@ -13,11 +13,15 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from cgroup import Groups
+
 __all__ = ["Guest", "Unbootable", "why_not"]
 
 PR_SET_PDEATHSIG = 1
 BOOT_S = 60.0
 COMMAND_S = 90.0
+# As Debian 12 and 13 boot on a machine of their own, whatever the host has mounted.
+CGROUP_2 = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
 LOAD = pathlib.Path(__file__).with_name("load.py")
 
 
@@ -51,6 +55,7 @@ class Guest:
         self._nspawn: subprocess.Popen[bytes]
         self.leader = 0
         self._init = -1  # a pidfd: numbers are used again
+        self._groups: Groups
 
     def __enter__(self) -> "Guest":
         command = [
@@ -64,8 +69,11 @@ class Guest:
             "-D",
             str(self.root),
         ]
+        self._groups = Groups()
         with self._log.open("wb") as log:
-            self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_parent)
+            self._nspawn = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **CGROUP_2}, preexec_fn=self._begin
+            )
         try:
             self._wait_booted()
         except BaseException:
@@ -79,6 +87,11 @@ class Guest:
             self._nspawn.wait(timeout=30)
         self._kill()
 
+    def _begin(self) -> None:
+        """In the child, before it becomes systemd-nspawn."""
+        _end_with_parent()
+        self._groups.join()
+
     def _kill(self) -> None:
         if self._nspawn.poll() is None:
             if self._init >= 0:  # the guest's PID 1 would outlive its container's manager
@@ -89,6 +102,7 @@ class Guest:
         if self._init >= 0:
             os.close(self._init)
             self._init = -1
+        self._groups.close()
 
     def _wait_booted(self) -> None:
         end = time.monotonic() + BOOT_S
