@@ -1,7 +1,7 @@
 """`smg demo`: engines, the gateway and a chat, to see the whole at work without a GPU.
 
-Starts two simulated engines (or one real one with `--engine mlx`) and the gateway as processes of their own, sends streamed chats with the
-`openai` SDK, prints the tokens as they come and a table of what was measured at the client, and ends everything at the end.
+Starts two simulated engines (or one real one with `--engine mlx`) and the gateway as processes of their own, sends streamed chats, prints
+the tokens as they come and a table of what was measured at the client, and ends everything at the end.
 """
 
 import argparse
@@ -13,16 +13,12 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec import Struct
 
+from smg.sim.client import AskFailed, first_model, stream_chat
 from smg.sim.processes import Child, ChildFailed, free_port, gateway_command, sim_command, wait_http
-
-if TYPE_CHECKING:
-    from openai import OpenAI
-    from openai.types.chat import ChatCompletionMessageParam
 
 __all__ = ["main"]
 
@@ -134,23 +130,17 @@ def answered_by(engines: Sequence[RunningEngine], before: Sequence[int]) -> str:
     return next((engine.name for engine, count in zip(engines, before, strict=True) if engine.started() > count), "?")
 
 
-def chat(client: "OpenAI", *, model: str, question: str, engines: Sequence[RunningEngine]) -> Measured:
+def chat(url: str, *, model: str, question: str, engines: Sequence[RunningEngine]) -> Measured:
     """Streams one chat, printing its tokens as they come; gives what was measured."""
     say(f"> {question}")
     before = [engine.started() for engine in engines]
     guide = [{"role": "system", "content": GUIDE}] if engines[0].status else []  # a 135M model loses its thread
+    messages = [*guide, {"role": "user", "content": question}]
+    body = {"model": model, "messages": messages, "max_tokens": 64, "temperature": 0, "stream_options": {"include_usage": True}}
     began = time.monotonic()
-    stream = client.chat.completions.create(
-        model=model,
-        messages=cast("list[ChatCompletionMessageParam]", [*guide, {"role": "user", "content": question}]),
-        max_tokens=64,
-        temperature=0,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
     first = last = 0.0
     usage = None
-    for chunk in stream:
+    for chunk in stream_chat(url, body):
         usage = chunk.usage or usage
         if chunk.choices and chunk.choices[0].delta.content:
             last = time.monotonic() - began
@@ -158,7 +148,7 @@ def chat(client: "OpenAI", *, model: str, question: str, engines: Sequence[Runni
             print(chunk.choices[0].delta.content, end="", flush=True)
     print("\n", flush=True)
     if usage is None:
-        raise ChildFailed("the stream ended without usage")
+        raise AskFailed("the stream ended without usage")
     details = usage.prompt_tokens_details
     return Measured(
         question=question,
@@ -179,17 +169,21 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
         yield f"{row.question[:34]:34} {row.engine:9} {row.first_token_s * 1000:5.0f} ms {row.rate:9.1f} {counts}"
 
 
-def show(url: str, *, engines: Sequence[RunningEngine]) -> None:
-    """Sends the chats and prints the table and a line to try by hand."""
-    from openai import OpenAI
-
-    client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
-    model = client.models.list().data[0].id
-    rows = [chat(client, model=model, question=question, engines=engines) for question in QUESTIONS]
+def show(url: str, *, engines: Sequence[RunningEngine]) -> str:
+    """Sends the chats and prints the table; gives the model's name."""
+    model = first_model(url)
+    rows = [chat(url, model=model, question=question, engines=engines) for question in QUESTIONS]
     for line in table(rows):
         say(line)
+    return model
+
+
+def serve_on(url: str, *, model: str) -> None:
+    """Prints a line to try by hand, and waits until a signal ends it."""
     body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     say(f"\ncurl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'")
+    say("\nServing until Ctrl-C.")
+    signal.pause()
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -212,23 +206,17 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; gives the exit status: 0, or 1 when something did not start or answer."""
     options = options_of(arguments)
-    try:
-        import openai
-    except ImportError:
-        print("smg demo needs the openai package: pip install openai", file=sys.stderr)
-        return 1
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)  # a shell starts its background jobs with it ignored
     try:
         with contextlib.ExitStack() as stack:
             url, engines = start(options, stack=stack)
-            show(url, engines=engines)
+            model = show(url, engines=engines)
             if not options.once:
-                say("\nServing until Ctrl-C.")
-                signal.pause()
+                serve_on(url, model=model)
     except KeyboardInterrupt:
         say("\nstopped")
-    except (ChildFailed, openai.OpenAIError) as error:
+    except (AskFailed, ChildFailed) as error:
         print(f"smg demo: {error}", file=sys.stderr)
         return 1
     return 0

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.fleet import TAG, running_with_tag, wait_until
 
 COMMAND = [sys.executable, "-m", "smg.sim.demo"]
+ANSWER_S = 50
 
 
 def test_demo_ends_by_itself() -> None:
@@ -22,8 +23,20 @@ def test_demo_ends_by_itself() -> None:
     rows = [line.split() for line in lines[head + 1 : head + 5]]
     assert all(row[-5] != "0.0" for row in rows), "tokens came with a rate"
     assert any(int(row[-2]) > 0 for row in rows), "a repeated request shows cached tokens"
-    assert any(line.startswith("curl -N http://127.0.0.1:") for line in lines)
+    assert "curl" not in done.stdout, "a gateway that is gone cannot be asked"
     assert running_with_tag(tag) == []
+
+
+def test_the_line_to_try_works() -> None:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            command = next(line for line in process.stdout if line.startswith("curl "))
+            done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        finally:
+            process.terminate()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("data: [DONE]")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

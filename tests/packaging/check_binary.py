@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 VERSION_S = 0.2
 FIRST_ANSWER_S = 1.5
 WAIT_S = 30.0
+DEMO_S = 120.0
 TRIES = 12
 BARE = {"PATH": "/nowhere", "LC_ALL": "C.UTF-8"}  # no Python can be found
 # What belongs to the machine and not to the program: its C library (and C++ runtime), its name service, its kernel.
@@ -113,6 +114,23 @@ def version_seconds(program: str) -> float:
     return time.monotonic() - began
 
 
+def demo(program: str, folder: str) -> str:
+    """Gives what was wrong with the demo, or nothing."""
+    done = subprocess.run(
+        [program, "demo", "--once"],
+        env={**BARE, "HOME": folder, "TMPDIR": folder},
+        capture_output=True,
+        text=True,
+        timeout=DEMO_S,
+        check=False,
+    )
+    return (
+        ""
+        if done.returncode == 0 and "\nrequest " in done.stdout
+        else (done.stdout + done.stderr)[-1000:] or f"exit code {done.returncode}"
+    )
+
+
 def least(measure: Callable[[], float], *, enough: float) -> float:
     """Gives the least of several measurements; others may use the machine, so it goes on until one is good, to a limit."""
     seconds = [measure() for _ in range(3)]
@@ -143,6 +161,7 @@ def main() -> int:
     version = least(lambda: version_seconds(program), enough=VERSION_S)
     with tempfile.TemporaryDirectory() as folder:
         first = least(lambda: serve(program, folder), enough=FIRST_ANSWER_S)
+        fault = demo(program, folder)
     foreign = foreign_files(program, home)
     size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) >> 20
     busy = os.getloadavg()[0] > (os.cpu_count() or 1) + 1
@@ -151,6 +170,7 @@ def main() -> int:
         ("size", f"{size} MB", True),
         ("smg --version", f"{version:.2f} s (at most {VERSION_S:g}){note}", busy or version <= VERSION_S),
         ("first answer, 2 workers", f"{first:.2f} s after the start (at most {FIRST_ANSWER_S:g}){note}", busy or first <= FIRST_ANSWER_S),
+        ("smg demo --once", fault or "runs", not fault),
         ("files outside", "NOT CHECKED: strace is missing" if foreign is None else ", ".join(foreign) or "none", not foreign),
     ]
     for name, words, good in rows:
