@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes dist/smg: the program with everything that it needs but the C library, in one folder that runs wherever it is put.
-# In: the tracked files of this checkout, PYTHON (default python3; its libpython must be shared). Work happens in build/package.
+# In: the tracked files of this checkout, PYTHON (default python3). Work happens in build/package.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,12 +11,10 @@ source=$work/source
 say() { echo "smg: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-[ "$(uname -s)" = Linux ] || die "the binary is made on Linux"
+reason=$(packaging/cannot.sh) || die "$reason"
 packaging/tools.sh cc=gcc /usr/include/stdio.h=libc6-dev strip=binutils chrpath=chrpath strace=strace "/usr/lib/*/libz.a=zlib1g-dev" \
     /usr/include/nghttp2/nghttp2.h=libnghttp2-dev
 libz=$(cc -print-file-name=libz.a)
-"$python" -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_ENABLE_SHARED"))' \
-    || die "$("$python" -V) has no shared libpython, which PyInstaller needs: choose another with PYTHON"
 
 # The same sources and tools give the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y smg/__init__.py)}

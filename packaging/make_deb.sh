@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes dist/smg_VERSION_amd64.deb of dist/smg (`make binary`). VERSION replaces the program's own, LEVEL=0 packs quickly for tests.
+# Makes dist/smg_VERSION_amd64.deb of dist/smg (`make binary`). VERSION replaces the program's own; LEVEL=0 packs in
+# 5 seconds instead of 60 and makes a sixth more, for tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +11,6 @@ die() { say "$*"; exit 1; }
 
 [ -x dist/smg/smg ] || die "dist/smg is missing: make binary"
 packaging/tools.sh dpkg-deb=dpkg lintian=lintian
-[ "$(dpkg --print-architecture)" = amd64 ] || die "only amd64 is packaged"
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y smg/__init__.py)}
 export SOURCE_DATE_EPOCH LC_ALL=C.UTF-8 TZ=UTC
@@ -81,6 +81,4 @@ mkdir -p dist
 # Two threads whatever the machine has: the number decides how the data is cut, and so its bytes.
 dpkg-deb --root-owner-group -Zxz -z"${LEVEL:-6}" --threads-max=2 --build "$root" "dist/$name" > /dev/null
 say "dist/$name: $(du -m "dist/$name" | cut -f1) MB, $(sha256sum "dist/$name" | cut -d ' ' -f 1)"
-if [ -z "${LEVEL:-}" ]; then
-    lintian --allow-root --fail-on error,warning "dist/$name" || die "lintian found something"
-fi
+lintian --allow-root --fail-on error,warning "dist/$name" || die "lintian found something"

@@ -17,7 +17,8 @@ fi
 echo "smg: installing ${wanted[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
-if ! { $line || { apt-get update && $line; }; } > "$log" 2>&1; then
+wait_for_others="-o DPkg::Lock::Timeout=300"
+if ! { $line $wait_for_others || { apt-get update $wait_for_others && $line $wait_for_others; }; } > "$log" 2>&1; then
     tail -n 20 "$log" >&2
     exit 1
 fi

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from asking import Packages
-from checks import CHECKS, Check
+from checks import BRIEF, CHECKS, Check
 from guest import Guest, Unbootable, why_not
 from image import base_image, copy_image
 
@@ -77,7 +78,12 @@ def attempt(name: str, check: Check, guest: Guest) -> tuple[str, str, float, str
     return row
 
 
-def try_suite(suite: str, package: pathlib.Path, folder: pathlib.Path, *, only: list[str]) -> list[tuple[str, str, float, str]]:
+def failure(guest: Guest) -> str:
+    """Gives what the guest's systemd says of the service."""
+    return guest.run("journalctl -u smg -n 25 --no-pager -o short-precise; systemctl status --no-pager smg | head -n 12", check=False)
+
+
+def try_suite(suite: str, package: pathlib.Path, folder: pathlib.Path, *, only: Collection[str]) -> list[tuple[str, str, float, str]]:
     """Runs every check on one suite of Debian."""
     root = folder / suite
     copy_image(base_image(suite), root)
@@ -87,47 +93,55 @@ def try_suite(suite: str, package: pathlib.Path, folder: pathlib.Path, *, only: 
         log = folder / f"{suite}-{boot.replace(' ', '-')}.log"
         began = time.monotonic()
         with Guest(root, log=log) as guest:
-            rows.append((boot, "passed", time.monotonic() - began, "systemd is up"))
+            rows.append((boot, "passed", time.monotonic() - began, f"{guest.run('systemctl --version').splitlines()[0]} is up"))
             for name, check in checks:
                 if not only or name in (*only, *NEEDED):
                     rows.append(attempt(name, check, guest))
                     if rows[-1][1] == "FAILED":
-                        say(
-                            guest.run(
-                                "journalctl -u smg -n 25 --no-pager -o short-precise; systemctl status --no-pager smg | head -n 12",
-                                check=False,
-                            )
-                        )
-    return rows
+                        say(failure(guest))
+    return [(f"{suite}: {row[0]}", *row[1:]) for row in rows]
+
+
+def report(rows: list[tuple[str, str, float, str]], *, seconds: float) -> int:
+    """Prints the table; gives the exit code."""
+    width = max(len(row[0]) for row in rows)
+    say("\n" + "\n".join(f"{name:{width}}  {state:6}  {seconds:5.1f} s  {seen[:170]}" for name, state, seconds, seen in rows))
+    failed = sum(row[1] == "FAILED" for row in rows)
+    say(f"\ntest-vm: {len(rows) - failed} passed, {failed} failed in {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+def options_of() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="test-vm")
+    parser.add_argument("--suite", action="append", help="of Debian; repeatable (bookworm)")
+    parser.add_argument("--only", action="append", default=[], help="name of a check; repeatable")
+    parser.add_argument("--brief", action="store_true", help="only the checks of what differs between releases of Debian")
+    parser.add_argument("--prepare", action="store_true", help="make the base images and end")
+    parser.add_argument("--must-run", action="store_true", help="fail where no container can be booted")
+    return parser.parse_args()
 
 
 def main() -> int:
     """Gives the exit code."""
-    parser = argparse.ArgumentParser(prog="test-vm")
-    parser.add_argument("--suite", action="append", help="of Debian; repeatable (bookworm)")
-    parser.add_argument("--only", action="append", default=[], help="name of a check; repeatable")
-    parser.add_argument("--must-run", action="store_true", help="fail where no container can be booted")
-    options = parser.parse_args()
+    options = options_of()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the guest is ended too
     began = time.monotonic()
-    reason = why_not()
     rows: list[tuple[str, str, float, str]] = []
-    if not reason:
-        package = newest_package()
-        with tempfile.TemporaryDirectory(prefix="smg-vm-") as folder:
-            try:
-                for suite in options.suite or ["bookworm"]:
-                    rows += [(f"{suite}: {row[0]}", *row[1:]) for row in try_suite(suite, package, pathlib.Path(folder), only=options.only)]
-            except Unbootable as error:
-                reason = str(error)
-    if reason:
-        say(f"test-vm: NOT RUN, NOTHING WAS PROVEN: this machine boots no container: {reason}")
+    only = (*options.only, *(BRIEF if options.brief else ()))
+    try:
+        if reason := why_not():
+            raise Unbootable(reason)
+        for suite in options.suite or ["bookworm"]:
+            if options.prepare:
+                base_image(suite)
+                continue
+            with tempfile.TemporaryDirectory(prefix="smg-vm-") as folder:
+                rows += try_suite(suite, newest_package(), pathlib.Path(folder), only=only)
+    except Unbootable as error:
+        say(f"test-vm: NOT RUN, NOTHING WAS PROVEN: this machine boots no container: {error}")
         return 1 if options.must_run or rows else 0
-    width = max(len(row[0]) for row in rows)
-    say("\n" + "\n".join(f"{name:{width}}  {state:6}  {seconds:5.1f} s  {seen[:170]}" for name, state, seconds, seen in rows))
-    failed = sum(row[1] == "FAILED" for row in rows)
-    say(f"\ntest-vm: {len(rows) - failed} passed, {failed} failed in {time.monotonic() - began:.0f} s")
-    return 1 if failed else 0
+    return report(rows, seconds=time.monotonic() - began) if rows else 0
 
 
 if __name__ == "__main__":

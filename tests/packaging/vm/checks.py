@@ -8,7 +8,7 @@ import life
 import service
 from guest import Guest
 
-__all__ = ["CHECKS", "Check"]
+__all__ = ["BRIEF", "CHECKS", "Check"]
 
 Check: TypeAlias = Callable[[Guest], str]
 
@@ -44,3 +44,9 @@ CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
         ("purge", life.purge),
     ),
 }
+
+# What another release of Debian may do otherwise: its libraries, its systemd, its dpkg.
+BRIEF = (
+    *("install", "conffile", "engines not up yet", "chat, streamed", "smg doctor", "hardening", "reload under load", "restart under load"),
+    *("upgrade under load", "kill -9 main", "keys and TLS", "boot without network", "edited conffile", "purge"),
+)

@@ -6,6 +6,8 @@ import pathlib
 import shutil
 import subprocess
 
+from guest import Unbootable
+
 __all__ = ["CACHE", "base_image", "copy_image"]
 
 CACHE = pathlib.Path(os.environ.get("SMG_VM_CACHE") or pathlib.Path.home() / ".cache" / "smg-vm")
@@ -20,12 +22,12 @@ def mirror() -> str:
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     if not found:
-        raise SystemExit("test-vm: apt knows no Debian mirror; run apt-get update")
+        raise Unbootable("apt knows no Debian mirror: apt-get update")
     return found[0]
 
 
 def base_image(suite: str) -> pathlib.Path:
-    """Gives the folder of a suite's base image, made when it is missing. About a minute and 270 MB."""
+    """Gives the folder of a suite's base image, made when it is missing, in a minute and 270 MB. Unbootable when it cannot be."""
     key = hashlib.sha256(repr((suite, PACKAGES, MASKED)).encode()).hexdigest()[:12]
     image = CACHE / f"{suite}-{key}"
     if image.is_dir():
@@ -37,7 +39,7 @@ def base_image(suite: str) -> pathlib.Path:
     try:
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
-            raise SystemExit(f"test-vm: debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+            raise Unbootable(f"debootstrap failed:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
         units = draft / "etc" / "systemd" / "system"
         for unit in MASKED:
             (units / unit).symlink_to("/dev/null")
