@@ -15,8 +15,8 @@ __all__ = ["run"]
 
 USAGE = """usage: smg doctor [--json] [FLAG ...]
 
-Looks at the configuration, ports, engines (reachable, protocol, model, tokenizer, template), clock, limits and shared memory, and says
-what to do. Changes nothing, and can be run beside the service. Exit code 0: nothing is wrong; 1: something is.
+Looks at the configuration, ports, engines (reachable, protocol, model, tokenizer, template, KV events), the unit of systemd, clock, limits
+and shared memory, and says what to do. Changes nothing, and can be run beside the service. Exit code 0: nothing is wrong; 1: something is.
   --json   a JSON list of {state, subject, seen, advice}; state is good, warning or wrong
 `smg launch --help` lists the flags.
 """
@@ -47,10 +47,13 @@ def _look(flags: list[str]) -> Iterator[Finding]:
     yield from _settings(loaded)
     yield from _look_at_machine(loaded.config)
     from smg.commands.diagnosis.engines import look_at_engines
+    from smg.commands.diagnosis.events import followed
     from smg.commands.diagnosis.ports import look_at_ports
+    from smg.commands.diagnosis.unit import look_at_unit
 
+    yield from look_at_unit(loaded.config, files=loaded.files)
     yield from look_at_ports(loaded.config)
-    yield from asyncio.run(look_at_engines(loaded.config))
+    yield from asyncio.run(look_at_engines(loaded.config, told=followed(loaded.config)))
 
 
 def _settings(loaded: Loaded) -> Iterator[Finding]:

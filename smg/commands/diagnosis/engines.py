@@ -1,4 +1,4 @@
-"""The engines, each asked as the control process asks it at its start: protocol, model, tokenizer; then a chat is rendered."""
+"""The engines, each asked as the control process asks it at its start: protocol, model, tokenizer, KV events; then a chat is rendered."""
 
 import asyncio
 import datetime
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
+from smg.commands.diagnosis.events import Told, events_asked, events_told
 from smg.commands.diagnosis.finding import Finding, good, warning, wrong
 from smg.config import Config
 from smg.engine import Engine
@@ -27,18 +28,18 @@ CHAT = ChatInput(messages=({"role": "user", "content": "Hello!"},))
 CALLABLE = "start the engine with its gRPC server, and check host, port and firewall between here and there"
 
 
-async def look_at_engines(config: Config) -> list[Finding]:
-    """Asks all at once; gives the findings in the order of the configuration."""
+async def look_at_engines(config: Config, *, told: Told | None = None) -> list[Finding]:
+    """Asks all at once; gives the findings in the order of the configuration. `told`: what a running gateway says of KV events."""
     specs = listed_engines(config)
     if not specs:
         return [warning("engines", "none is named, so every request is refused", "name them in engines.worker_urls: grpc://HOST:PORT")]
     with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
         detector = Detector(config, state_dir=Path(folder))
-        found = await asyncio.gather(*(_look(spec, config, detector) for spec in specs))
+        found = await asyncio.gather(*(_look(spec, config, detector, told) for spec in specs))
     return [finding for findings in found for finding in findings]
 
 
-async def _look(spec: EngineSpec, config: Config, detector: Detector) -> list[Finding]:
+async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told | None) -> list[Finding]:
     url = spec.url
     subject = f"engine {url}"
     if url.startswith(("http://", "https://")):
@@ -49,6 +50,7 @@ async def _look(spec: EngineSpec, config: Config, detector: Detector) -> list[Fi
             engine, record = await detector.open(EngineRecord(slot=0, epoch=0, id="doctor", **structs.asdict(spec)))
             record = await detector.describe(engine, record)
             serves = await engine.health()
+            events = await events_asked(url, engine, config) if told is None else events_told(url, told, config)
     except TimeoutError:
         return [wrong(subject, "it does not say what it is in time", "look at the engine's log: it may still be loading")]
     except ConfigError as error:
@@ -60,7 +62,7 @@ async def _look(spec: EngineSpec, config: Config, detector: Detector) -> list[Fi
             await engine.close()
     findings = [_described(subject, record, serves)]
     findings.append(await asyncio.to_thread(_look_at_model, f"model {record.model}", record, config))
-    return findings
+    return [*findings, events]
 
 
 def _described(subject: str, record: EngineRecord, serves: bool) -> Finding:
