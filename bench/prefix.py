@@ -1,25 +1,26 @@
-"""`python -m bench.prefix [--quick] [--stress SECONDS]`: what the prefix index costs; or four processes that write at once.
+"""`python -m bench.prefix [--quick] [--stress SECONDS]`: what the prefix index costs; or processes that write at once (`bench.writers`).
 
 Times are processor time of a call, the best of several rounds on one core. The claims are those that the original's makers publish.
 """
 
 import argparse
-import multiprocessing
 import os
 import pathlib
 import random
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
+from bench.writers import check_epochs, check_writers
 from smg.kvindex import PrefixIndex
-from smg.obs.shm import Shm, attach_block, make_block
+from smg.obs.shm import Shm, make_block
 
 TOKENS = 1000
 PROMPTS = 10_000
-BEGINNINGS = 64
-WRITERS = 4
+FRESH = 250
+ROUNDS = 12
 
 T = TypeVar("T")
 
@@ -52,6 +53,31 @@ def new_index(blocks: int) -> PrefixIndex:
 def match_us(index: PrefixIndex, items: Sequence[Sequence[int]], *, engines: int) -> float:
     slots, out = array("q", range(engines)), array("q", [0] * engines)
     return best_us(lambda ids: index.match(index.prompt(ids), slots, out), items)
+
+
+def fresh_us(index: PrefixIndex) -> float:
+    """What it takes to insert prompts that were never seen, bytes, in the best of several rounds."""
+    ids, times = array("I", prompts(1)[0]), []
+    for number in range(ROUNDS):
+        items = []
+        for ids[0] in range(number * FRESH, (number + 1) * FRESH):
+            items.append(ids.tobytes())
+        times.append(best_us(lambda item: index.insert(index.prompt(item), 3), items, rounds=1))
+    return min(times)
+
+
+def report_inserts() -> None:
+    for name, blocks, full in (
+        ("half full", 1 << 20, False),
+        ("of 32 MB, nearly empty", 1 << 22, False),
+        ("full: each evicts", 1 << 16, True),
+    ):
+        index = new_index(blocks)
+        if full:
+            for ids in prompts(5000):
+                index.insert(index.prompt([*ids[::-1]]), 3)
+        cost = fresh_us(index)
+        print(f"insert a new prompt of {TOKENS} tokens into a table {name}: {cost:.2f} us, {1e6 / cost:,.0f} a second (claim: 216,000)")
 
 
 def report_times() -> None:
@@ -101,65 +127,15 @@ def report_growth(count: int) -> None:
     print(f"{count:,} different prompts: resident MB after each fifth: {shown}; one that comes again and again: {out[0]} tokens known")
 
 
-def scripted(worker: int, seed: int) -> tuple[list[int], int, bool]:
-    """One action of a writer: blocks of a beginning that all writers use, one of the writer's own four slots, insert or remove."""
-    rng = random.Random(worker << 40 | seed)
-    source = random.Random(rng.randrange(BEGINNINGS)).choices(range(150_000), k=16 * rng.randrange(1, 12))
-    return source, worker * 4 + rng.randrange(4), rng.random() < 0.7
-
-
-def write(fd: int, worker: int, seconds: float, done: "multiprocessing.Queue[tuple[int, int]]") -> None:
-    index = PrefixIndex(Shm(attach_block(fd).memory))
-    number, until = 0, time.monotonic() + seconds
-    while time.monotonic() < until:
-        source, slot, insert = scripted(worker, number)
-        if insert:
-            index.insert(index.prompt(source), slot)
-        else:
-            index.remove(array("Q", [index.advance(0, source)]), slot)
-        number += 1
-    done.put((worker, number))
-
-
-def stress(seconds: float) -> None:
-    """Four processes write entries that share places; what each wrote is then compared with a plain model, beginning by beginning."""
-    block = make_block(rows=3, prefix_blocks=16384)
-    done: multiprocessing.Queue[tuple[int, int]] = multiprocessing.Queue()
-    processes = [multiprocessing.Process(target=write, args=(block.fd, worker, seconds, done)) for worker in range(WRITERS)]
-    for process in processes:
-        process.start()
-    counts = dict(done.get(timeout=seconds + 60) for _ in processes)
-    for process in processes:
-        process.join()
-    index, wrong, checked = PrefixIndex(Shm(block.memory)), 0, 0
-    for worker, count in counts.items():
-        state: dict[int, set[tuple[int, ...]]] = {worker * 4 + i: set() for i in range(4)}
-        for number in range(count):
-            source, slot, insert = scripted(worker, number)
-            if insert:
-                state[slot].update(tuple(source[: 16 * (n + 1)]) for n in range(len(source) // 16))
-            else:
-                state[slot].discard(tuple(source))
-        out = array("q", [0])
-        for slot, names in state.items():
-            for beginning in range(BEGINNINGS):
-                ids = random.Random(beginning).choices(range(150_000), k=16 * 11)
-                depth = next((n for n in range(12) if tuple(ids[: 16 * (n + 1)]) not in names), 11)
-                index.match(index.prompt(ids), array("q", [slot]), out)
-                wrong += out[0] != 16 * depth
-                checked += 1
-    print(f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} actions: {wrong} of {checked} answers are not the model's")
-    raise SystemExit(wrong > 0)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="200,000 different prompts in place of 5 million")
     parser.add_argument("--stress", type=float, default=0, metavar="SECONDS")
     options = parser.parse_args()
     if options.stress:
-        stress(options.stress)
+        raise SystemExit(sum(check(options.stress / 3) for check in (check_writers, partial(check_writers, full=True), check_epochs)) > 0)
     report_times()
+    report_inserts()
     report_memory()
     report_growth(200_000 if options.quick else 5_000_000)
 

@@ -31,7 +31,7 @@ from smg.sim.request import Submission
 from smg.sim.scheduler import Scheduler
 from smg.sim.script import script_from_options
 from smg.types.job import Routing
-from smg.worker import EngineState, Registry, WorkerView
+from smg.worker import EngineSpec, EngineState, Registry, WorkerView
 
 MODEL = "sim"
 TOKEN_US = 33.0 + 77.0  # what a prompt token costs, and an output token in a full batch, of SimOptions' defaults
@@ -142,7 +142,7 @@ class Fleet:
         registry = Registry(shm, folder=folder)
         self.engines: dict[str, Scheduler] = {}
         self._feeds: list[tuple[Scheduler, Feed]] = []
-        for record in registry.add(f"grpc://engine-{number}:1" for number in range(count)):
+        for record in registry.add(EngineSpec(url=f"grpc://engine-{number}:1") for number in range(count)):
             registry.describe(msgspec.structs.replace(record, model=MODEL))
             registry.set_state(record.url, EngineState.READY)
             script = msgspec.structs.replace(script_from_options(options, text="", ids=()), eos=False)

@@ -13,6 +13,7 @@ cdef extern from *:
         return atomic_compare_exchange_strong_explicit((smg_cell *)at, &from, to, memory_order_acq_rel, memory_order_acquire);
     }
     static inline void smg_count(uint64_t *at, uint64_t by) { atomic_fetch_add_explicit((smg_cell *)at, by, memory_order_relaxed); }
+    static inline void smg_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
     static inline void smg_prefetch(const void *at) { __builtin_prefetch(at, 1); }
     static inline uint64_t smg_scale(uint64_t key, uint64_t range) { return (uint64_t)(((unsigned __int128)key * range) >> 64); }
     """
@@ -20,5 +21,6 @@ cdef extern from *:
     void smg_poke(uint64_t *at, uint64_t to) noexcept nogil
     int smg_replace(uint64_t *at, uint64_t expected, uint64_t to) noexcept nogil
     void smg_count(uint64_t *at, uint64_t by) noexcept nogil
+    void smg_fence() noexcept nogil
     void smg_prefetch(const void *at) noexcept nogil
     uint64_t smg_scale(uint64_t key, uint64_t range) noexcept nogil

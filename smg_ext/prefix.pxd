@@ -4,7 +4,7 @@ from smg_ext.shm cimport Shm
 
 
 cdef struct PrefixC:
-    uint64_t powers[34]
+    uint64_t keys[11]
     uint64_t *header
     int64_t *slots
     uint64_t *lines
@@ -18,4 +18,5 @@ cdef class PrefixIndex:
     cdef Shm shm
 
     cdef int64_t *_slot(self, int64_t slot) except NULL
-    cdef bint _open_here(self, int64_t slot) except -1
+    cdef int64_t _opened(self, int64_t slot) except -2
+    cdef bint _put(self, const uint64_t *names, int64_t count, int64_t slot, int64_t rank, int shift, int64_t epoch) noexcept nogil

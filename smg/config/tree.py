@@ -95,15 +95,18 @@ class Engines(Struct, frozen=True, kw_only=True):
 class Routing(Struct, frozen=True, kw_only=True):
     """How an engine is chosen."""
 
-    policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "least_load"
+    policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "cache_aware"
     load_monitor_interval_s: Annotated[
         float,
         Meta(gt=0, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}),
     ] = 10.0
     request_cost_tokens: Annotated[int, Meta(ge=0, description="what a request in flight weighs, in prompt tokens to compute")] = 64
     max_tree_size: Annotated[
-        int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for, from the start on; half a byte each")
+        int, Meta(ge=16384, le=1 << 36, description="prompt tokens that the prefix index has room for, from the start on; 0.6 bytes each")
     ] = 67108864
+    block_size: Annotated[
+        int, Meta(ge=1, le=65536, description="prompt tokens that are known or not as one, until an engine says how long its blocks are")
+    ] = 16
     prefix_token_count: Annotated[int, Meta(ge=1, description="prefix_hash: tokens at the beginning of a prompt that are hashed")] = 256
     prefix_hash_load_factor: Annotated[
         float, Meta(ge=1, description="prefix_hash: times its share of the work that an engine may have")

@@ -38,18 +38,30 @@ KvEvent: TypeAlias = KvStored | KvRemoved | KvCleared
 
 
 class KvBatch(Struct, frozen=True, kw_only=True):
-    """The events of one engine step. `at_s` is Unix time, 0 where the engine does not say; `rank`: data-parallel rank."""
+    """The events of one step of a data-parallel rank, which numbers its own. `at_s` is Unix time, 0 where the engine does not say.
+
+    `load_only`: it has the number of the one before and no events. `snapshot`: a part of all that is held, to begin again with.
+    """
 
     sequence: int
     events: tuple[KvEvent, ...]
     at_s: float = 0.0
     rank: int = 0
+    load_only: bool = False
+    snapshot: bool = False
 
 
 def batch_of(message: common_pb2.KvEventBatch) -> KvBatch:
     """Gives the meaning of one message. Blocks outside the GPU's own memory count as not held."""
     events = tuple(event for event in map(_event, message.events) if event is not None)
-    return KvBatch(sequence=message.sequence_number, events=events, at_s=message.timestamp, rank=max(0, message.dp_rank))
+    return KvBatch(
+        sequence=message.sequence_number,
+        events=events,
+        at_s=message.timestamp,
+        rank=max(0, message.dp_rank),
+        load_only=message.load.load_only,
+        snapshot=message.HasField("snapshot"),
+    )
 
 
 def _event(message: common_pb2.KvCacheEvent) -> KvEvent | None:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from smg.config import Config
 from smg.engine import GrpcEngine
 from smg.errors import SmgError, Unimplemented
-from smg.kvindex.feed import Feed, Outcome
+from smg.kvindex.feed import MOST_RANKS, Feed, Outcome
 from smg.kvindex.index import PrefixIndex
 from smg.obs.metrics import Sample
 from smg.obs.shm import Shm
@@ -40,6 +40,8 @@ class Follower:
         self._index = index
         self._pause_s = FIRST_PAUSE_S
         self._told = False
+        self._replays = True  # until it refuses a number to go on from, as relays without a history do
+        self._torn = False
         self._asked_at_s = 0.0
         self._live_at_s = time.monotonic()
 
@@ -57,6 +59,7 @@ class Follower:
         """Subscribes again and again: at once after a gap, with growing pauses when the engine cannot be reached."""
         await asyncio.to_thread(self._index.open, self._record.slot)
         await asyncio.to_thread(self._index.forget, self._record.slot, False)  # what an earlier control process was told
+        await asyncio.to_thread(self._index.set_ranks, self._record.slot, min(self._record.server.data_parallel_size, MOST_RANKS))
         while self.supported:
             try:
                 again = await self._listen()
@@ -65,26 +68,40 @@ class Follower:
                 log.info("engine has no KV events; its cache is predicted", extra={"engine": self._record.url})
                 return
             except SmgError as error:
-                again = False
                 log.debug("KV events: %s", error.message, extra={"engine": self._record.url, "detail": error.detail})
-                if (error.detail or "").startswith("DATA_LOSS"):
-                    again = self.feed.last > 0
-                    await asyncio.to_thread(self.feed.lost)
+                again = await self._broke_off((error.detail or "").partition(":")[0])
             finally:
                 self._unlive()
             if not again:
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
 
+    async def _broke_off(self, status: str) -> bool:
+        """Takes the gRPC status that ended a subscription; True when it should be renewed at once."""
+        if status == "DATA_LOSS":
+            again = self.feed.last > 0
+            await asyncio.to_thread(self.feed.lost)
+            return again
+        if status == "OUT_OF_RANGE":
+            again, self._replays = self._replays and self.feed.last > 0, False
+            return again
+        self._torn |= status != "DEADLINE_EXCEEDED"  # which is ours
+        return False
+
     async def _listen(self) -> bool:
         """Takes batches until the subscription ends; True when it should be renewed at once."""
         engine = await self._pool.get(self._record)
         if not isinstance(engine, GrpcEngine) or not engine.features.kv_events:
             raise Unimplemented(f"the {engine.runtime} protocol has no KV events")
+        if not self._replays and self._torn:
+            await asyncio.to_thread(self.feed.lost)  # it may be another process by now, and no number would tell
+            self._torn = False
+        elif not self._replays:
+            self.feed.resume()
         self._asked_at_s = time.monotonic()
-        async with aclosing(engine.kv_events(self.feed.last)) as batches:  # type: ignore[type-var]
+        async with aclosing(engine.kv_events(self.feed.last if self._replays else 0)) as batches:  # type: ignore[type-var]
             async for batch in batches:
-                self._told = True
+                self._told, self._torn = True, False
                 self._pause_s = FIRST_PAUSE_S
                 heavy = self.feed.heavy(batch)
                 outcome = await asyncio.to_thread(self.feed.take, batch) if heavy else self.feed.take(batch)

@@ -94,6 +94,7 @@ def make_block(
     series: int = 2048,
     cells: int = 16384,
     prefix_blocks: int = 65536,
+    prefix_block_size: int = 0,
     sticky_keys: int = 4096,
     retries: int = 500,
     secret: bytes = b"",
@@ -103,7 +104,7 @@ def make_block(
     `retries`: what they may spend from the start, see `earn_retry`. `secret`: 16 bytes that key every hash of what clients send, so that
     they cannot build collisions; random when empty.
     """
-    prefix_lines, sticky_lines = -(-prefix_blocks // LINE_WORDS) or 1, -(-sticky_keys // LINE_WORDS) or 1
+    prefix_lines, sticky_lines = -(-prefix_blocks // (LINE_WORDS - 1)) or 1, -(-sticky_keys // LINE_WORDS) or 1
     tables = (
         *(ENGINE_WORDS * engines, ROW_WORDS * rows, INFLIGHT_WORDS * rows * engines, SERIES_WORDS * series, rows * cells),
         PREFIX_HEADER_WORDS + PREFIX_SLOT_WORDS * engines + LINE_WORDS * (prefix_lines + 1),
@@ -122,7 +123,7 @@ def make_block(
             words[index] = value
         words[PREFIX_AT], words[STICKY_AT] = places[5:7]
         words[RETRIES] = retries
-        words[places[5] : places[5] + 3] = array("q", (prefix_lines, *keys))
+        words[places[5] : places[5] + 6] = array("q", (prefix_lines, *keys, 0, 0, prefix_block_size))
         words[places[6] : places[6] + 3] = array("q", (sticky_lines, *keys))
     return Block(fd, memory)
 

@@ -10,12 +10,16 @@ __all__ = ["Router"]
 
 
 class Router:
-    """Keeps one policy a model, since a policy's state is about one set of engines."""
+    """Keeps one policy a model, since a policy's state is about one set of engines.
+
+    `rank`: which of the engine's data-parallel ranks should have the request routed last, -1 when that is for the engine to choose.
+    """
 
     def __init__(self, view: WorkerView, *, config: RoutingConfig) -> None:
         self._view = view
         self._config = config
         self._policies: dict[str, Policy] = {}
+        self.rank = -1
 
     def route(self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
         """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none may have the request.
@@ -23,6 +27,7 @@ class Router:
         Slots in `avoid` have just failed this request; they are taken again only when there is no other.
         """
         candidates = self._view.candidates(model)
+        self.rank = -1
         if not candidates:
             raise NoEngine(f"no engine is ready for {model!r}", retry_after_s=self._view.wait_s(model))
         policy = self._policies.get(model) or self._policies.setdefault(model, build_policy(self._config, shm=self._view.shm))
@@ -35,6 +40,7 @@ class Router:
         taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - policy.cached_tokens))
         if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid)
+        self.rank = policy.rank
         return taken
 
     def _taken(self, model: str, chosen: Candidate, *, tokens: int) -> tuple[EngineRecord, Lease] | None:

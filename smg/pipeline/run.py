@@ -50,6 +50,7 @@ class Submission(Struct, kw_only=True):
     prompt: Prompt
     parsing: Parsing
     meter: RequestMeter
+    rank: int = -1  # of the engine's data-parallel ranks, the one to ask for
 
     def fail(self, error: BaseException) -> None:
         """The answer ended with an error, or its reader left."""
@@ -170,7 +171,9 @@ class Pipeline:
         job, prompt = submission.job, submission.prompt
 
         def route(avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
-            return self._router.route(submission.model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=avoid)
+            routed = self._router.route(submission.model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=avoid)
+            submission.rank = self._router.rank
+            return routed
 
         return self._attempts.of(route, endpoint=job.surface, deadline_s=job.deadline_s, request_id=job.request_id)
 
@@ -185,6 +188,8 @@ class Pipeline:
         engine.check(request)
         if request.reasoning_first and not engine.features.reasoning_first:
             request = structs.replace(request, reasoning_first=False)  # bound from its first token, the model does not think
+        if submission.rank >= 0 and engine.features.data_parallel_rank:
+            request = structs.replace(request, data_parallel_rank=submission.rank)
         return Asked(job, model, prompt, parsing, request)
 
     async def _take_all(self, turn: Turn, *, take: Take, take_text: TakeText | None = None) -> bytes:

@@ -41,6 +41,7 @@ class Policy(ABC):
     def __init__(self, config: RoutingConfig, *, shm: Shm) -> None:
         self.config = config
         self.cached_tokens = 0
+        self.rank = -1
 
     def work(self, candidate: Candidate) -> int:
         """Gives what is queued at a candidate, in prompt tokens to compute."""
@@ -56,7 +57,8 @@ class Policy(ABC):
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
         """Gives the index of the chosen candidate; `candidates` is never empty.
 
-        `cached_tokens` then says how many of the prompt's tokens the chosen engine is expected to hold already.
+        `cached_tokens` then says how many of the prompt's tokens the chosen engine is expected to hold already, and `rank` which of its
+        data-parallel ranks does, -1 when that is for the engine to choose.
         """
 
 

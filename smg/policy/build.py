@@ -23,7 +23,7 @@ class KeyFirst(Policy):
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
         policy = self._manual if request.routing.key else self._policy
         chosen = policy.select(candidates, request=request)
-        self.cached_tokens = policy.cached_tokens
+        self.cached_tokens, self.rank = policy.cached_tokens, policy.rank
         return chosen
 
 

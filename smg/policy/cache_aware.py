@@ -38,6 +38,7 @@ class CacheAware(Policy):
         chosen = costs.index(least)
         if costs.count(least) > 1:
             chosen = random.choice([i for i, cost in enumerate(costs) if cost == least])
-        index.insert(prompt, slots[chosen])
+        self.rank = index.rank(prompt, slots[chosen])
+        index.insert(prompt, slots[chosen], self.rank)
         self.cached_tokens = held[chosen] if request.prompt_ids else held[chosen] // 4
         return chosen

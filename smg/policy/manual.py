@@ -54,7 +54,8 @@ class Manual(Policy):
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > LONGEST_KEY_BYTES:
             data = blake2b(data).digest()
-        return self._index.advance(0, list(data)) * SPREAD & WORD
+        data += b"\x80" + bytes(-len(data) - 1 & 63)  # no two keys are alike once they are filled up
+        return self._index.names(0, data, len(data) // 4)[0] * SPREAD & WORD
 
     def _assign(self, candidates: Sequence[Candidate], *, now_s: int) -> int:
         mode = self.config.assignment_mode

@@ -79,6 +79,7 @@ class Supervisor:
         block = make_block(
             rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2,
             prefix_blocks=config.routing.max_tree_size // TOKENS_PER_BLOCK,
+            prefix_block_size=config.routing.block_size,
             sticky_keys=config.routing.max_sticky_keys,
         )
         stack.callback(os.close, block.fd)

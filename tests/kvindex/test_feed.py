@@ -1,17 +1,22 @@
 """KV events on their way into the index: order, gaps, restarts, ranks, what cannot be placed."""
 
+import base64
 import os
 import random
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from smg.engine import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
+from smg.engine.events import batch_of
 from smg.kvindex import PrefixIndex
 from smg.kvindex.feed import Feed, Outcome
 from smg.obs.shm import Shm, make_block
+from smg.pb.common_pb2 import KvEventBatch
 
+DATA = Path(__file__).parents[1] / "data" / "kv_events"
 IDS = random.Random(5).choices(range(100_000), k=400)
 
 
@@ -22,9 +27,9 @@ def index() -> Iterator[PrefixIndex]:
     os.close(block.fd)
 
 
-def held(index: PrefixIndex, slot: int = 2, *, rank: int = 0, ids: list[int] = IDS) -> int:
+def held(index: PrefixIndex, slot: int = 2, *, ids: list[int] = IDS) -> int:
     out = array("q", [0])
-    index.match(index.prompt(ids), array("q", [slot]), out, rank)
+    index.match(index.prompt(ids), array("q", [slot]), out)
     return out[0]
 
 
@@ -113,12 +118,128 @@ def test_a_gap_is_asked_for_again_and_then_given_up(index: PrefixIndex) -> None:
 
 
 def test_ranks_have_their_own_blocks(index: PrefixIndex) -> None:
+    """All count for the engine; the rank that holds most is the one to ask."""
+    feed, prompt = Feed(index, slot=2), index.prompt(IDS)
+    feed.take(batch(1, stored(0, 2)))
+    assert (held(index), index.rank(prompt, 2)) == (32, -1), "an engine with one rank is not told which"
+    feed.take(batch(1, stored(0, 3), rank=1))
+    assert (held(index), index.rank(prompt, 2)) == (48, 1)
+    assert index.rank(index.prompt(IDS[:32]), 2) == 0
+    feed.take(batch(7, stored(0, 1), rank=2))
+    feed.take(batch(2, KvRemoved((1002, 1001)), rank=1))
+    assert (held(index), index.rank(prompt, 2)) == (32, 0), "the same names of blocks are other blocks at another rank"
+    feed.take(batch(2, KvCleared(), rank=0))
+    assert (held(index), index.rank(prompt, 2), feed.gaps, feed.restarts) == (16, 1, 0, 0)
+    assert feed.last == 0, "one number cannot say where several ranks are"
+
+
+def test_a_gap_of_one_rank_is_not_one_of_the_others(index: PrefixIndex) -> None:
+    feed, prompt = Feed(index, slot=2), index.prompt(IDS)
+    for rank in range(2):
+        feed.take(batch(1, stored(0, 2), rank=rank))
+    assert feed.take(batch(5, stored(0, 1), rank=1)) is Outcome.AGAIN
+    assert feed.take(batch(5, stored(0, 1), rank=1)) is Outcome.TAKEN
+    assert (held(index), index.rank(prompt, 2), feed.gaps) == (32, 0, 1)
+
+
+def test_a_heartbeat_says_nothing_of_the_cache(index: PrefixIndex) -> None:
+    """A servicer sends one a second, with the last number again and a later time; a restart looks the same but for its mark."""
     feed = Feed(index, slot=2)
     feed.take(batch(1, stored(0, 2)))
-    feed.take(batch(2, stored(0, 3), rank=1))
-    assert [held(index, rank=rank) for rank in range(3)] == [32, 48, 0]
-    feed.take(batch(3, KvCleared(), rank=1))
-    assert [held(index, rank=rank) for rank in range(3)] == [32, 0, 0]
+    assert feed.take(KvBatch(sequence=1, events=(), at_s=5000.0, load_only=True)) is Outcome.KNOWN
+    assert not feed.heavy(KvBatch(sequence=1, events=(), at_s=5000.0, load_only=True))
+    assert feed.take(KvBatch(sequence=0, events=(), at_s=6000.0, load_only=True)) is Outcome.KNOWN
+    assert (held(index), feed.last, feed.restarts) == (32, 1, 0)
+
+
+def test_what_vllm_sent(index: PrefixIndex) -> None:
+    """Recorded from vLLM 0.32 with blocks of 32 tokens: prompts of 100, the same 100, 160 and 30 + 40 tokens, three times 70; then
+    removals (the batch's own blocks were taken out), each prompt's last block first. Between them are heartbeats."""
+    lines = (DATA / "vllm.txt").read_text().split()
+    batches = [batch_of(KvEventBatch.FromString(base64.b64decode(line))) for line in lines]
+    first, more, third, fourth = (random.Random(n + 1).choices(range(100, 40_000), k=k) for n, k in enumerate((100, 60, 30, 70)))
+    feed, seen = Feed(index, slot=2), []
+    for each in batches:
+        outcome = feed.take(each)
+        assert outcome is (Outcome.KNOWN if each.load_only else Outcome.TAKEN)
+        seen.append((feed.last, held(index, ids=first + more), held(index, ids=fourth), feed.blocks))
+    assert list(dict.fromkeys(seen)) == [(0, 96, 0, 3), (1, 160, 0, 5), (2, 160, 0, 6), (3, 160, 0, 7), (4, 160, 64, 9), (5, 0, 0, 0)]
+    assert (index.step(2), feed.unplaced, feed.gaps, feed.restarts) == (32, 0, 0, 0)
+    assert len(third) < 32, "whose block was full only with tokens of the answer"
+
+
+def test_numbers_may_begin_with_0(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    feed.take(batch(0, stored(0, 1)))
+    assert feed.take(batch(0, stored(0, 1))) is Outcome.KNOWN
+    assert feed.take(batch(2, stored(2, 1))) is Outcome.AGAIN
+
+
+def test_a_block_that_is_held_twice_is_removed_twice(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    feed.take(batch(1, stored(0, 2), stored(0, 2), stored(1, 1)))
+    for number, tokens in ((2, 32), (3, 32), (4, 16)):
+        feed.take(batch(number, KvRemoved((1001,))))
+        assert held(index) == tokens
+    feed.take(batch(5, KvRemoved((1000, 1000, 1000)), stored(0, 1)))
+    assert (held(index), feed.blocks) == (16, 1)
+
+
+def test_a_snapshot_is_all_that_is_held(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    for number in range(5):
+        feed.take(batch(7 + number, stored(number, 1)))
+    first = KvBatch(sequence=4, events=(KvCleared(), stored(0, 2)), snapshot=True)
+    assert feed.take(first) is Outcome.TAKEN
+    assert (held(index), feed.last, feed.restarts) == (32, 4, 0)
+    feed.take(KvBatch(sequence=5, events=(stored(2, 1),), snapshot=True))
+    assert feed.take(batch(6, stored(3, 1))) is Outcome.TAKEN
+    assert (held(index), feed.last) == (64, 6)
+
+
+def test_what_was_known_before_a_pause_still_has_children(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    feed.take(batch(1, stored(0, 2)))
+    feed.resume()
+    assert feed.take(batch(9, stored(2, 1))) is Outcome.TAKEN
+    assert (held(index), feed.unplaced, feed.gaps, feed.blocks) == (48, 0, 1, 3)
+    feed.take(batch(10, KvRemoved((1001,))))
+    assert held(index) == 16
+    feed.resume()
+    assert feed.take(batch(3, stored(0, 1, ids=IDS[200:]), at_s=9000.0)) is Outcome.TAKEN
+    assert (held(index), feed.restarts) == (0, 1), "the engine was started anew in the pause"
+
+
+def test_a_prompt_of_which_the_rank_is_not_known_counts_for_the_engine(index: PrefixIndex) -> None:
+    feed, prompt = Feed(index, slot=2), index.prompt(IDS)
+    index.insert(prompt, 2)
+    feed.take(batch(1, stored(0, 1), rank=3))
+    assert (held(index), index.rank(prompt, 2)) == (16, 3), "what was predicted for rank 0 may be at another"
+    index.insert(prompt, 2)
+    assert (held(index), index.rank(prompt, 2)) == (400, -1)
+    feed.take(batch(2, stored(1, 24), rank=3))
+    assert (held(index), index.rank(prompt, 2)) == (400, 3)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 16, 20, 32])
+@pytest.mark.parametrize("together", [1, 2, 7])
+def test_blocks_may_come_in_any_division(index: PrefixIndex, size: int, together: int) -> None:
+    """Those of an entry come in several events, as an engine fills them while it generates."""
+    feed = Feed(index, slot=2)
+    count = 200 // size
+    for number, first in enumerate(range(0, count, together)):
+        feed.take(batch(number + 1, stored(first, min(together, count - first), size=size)))
+    step = size * -(-16 // size)
+    assert (held(index), feed.blocks) == (count * size // step * step, count)
+    feed.take(batch(feed.last + 1, KvRemoved(tuple(1000 + i for i in reversed(range(count))))))
+    assert (held(index), feed.blocks) == (0, 0)
+
+
+def test_an_event_longer_than_the_index_looks(index: PrefixIndex) -> None:
+    feed, tokens = Feed(index, slot=2), [7] * (1 << 17)
+    feed.take(batch(1, KvStored(tuple(KvBlock(i, tuple(tokens[:1024])) for i in range(130)), None, 1024)))
+    assert (feed.blocks, feed.unplaced) == (128, 2)
+    assert held(index, ids=tokens) == 1 << 17
 
 
 def test_keeps_no_more_blocks_than_it_may(index: PrefixIndex) -> None:
@@ -140,6 +261,6 @@ def test_what_no_engine_should_say_does_no_harm(index: PrefixIndex) -> None:
         big,
     )
     assert feed.take(batch(1, *events)) is Outcome.TAKEN
-    assert feed.take(batch(2, stored(0, 1), rank=1 << 30)) is Outcome.TAKEN
+    assert feed.take(batch(2, stored(0, 1), rank=1 << 30)) is Outcome.KNOWN
     assert feed.blocks == 1
     assert held(index) == 0

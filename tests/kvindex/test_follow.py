@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from smg.config import Config
+from smg.engine import GrpcEngine, KvBatch, KvBlock, KvStored
+from smg.errors import EngineRejected, EngineUnavailable
 from smg.kvindex import PrefixIndex
 from smg.kvindex.follow import Follower, Followers
 from smg.obs.metrics import render
@@ -143,6 +145,40 @@ def test_an_engine_that_was_started_anew_is_forgotten(tmp_path: Path) -> None:
         await sim.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_an_engine_that_cannot_replay_is_followed_again(torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's servicer refuses every number to go on from. What was known stays, unless the engine may be another process by now."""
+    asked: list[int] = []
+
+    def batch(number: int) -> KvBatch:
+        block = KvBlock(number, tuple(IDS[BLOCK * number : BLOCK * (number + 1)]))
+        return KvBatch(sequence=number, events=(KvStored((block,), number - 1 if number else None, BLOCK),), at_s=1000.0 + number)
+
+    async def kv_events(engine: GrpcEngine, after: int) -> AsyncIterator[KvBatch]:
+        asked.append(after)
+        if after:
+            raise EngineRejected("no", detail="OUT_OF_RANGE: resubscribe with zero")
+        if asked == [0]:
+            yield batch(0)
+            yield batch(1)
+            if torn:
+                raise EngineUnavailable("gone", detail="UNAVAILABLE: connection reset")
+            return
+        yield batch(2)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(GrpcEngine, "kv_events", kv_events)
+
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await until(lambda: len(asked) == 3)
+        assert asked == [0, 1, 0]
+        await until(lambda: made.follower().feed.last == 2)
+        assert (made.held(record.slot), made.follower().feed.unplaced) == ((0, 1) if torn else (48, 0))
+
+    play(scene, tmp_path, protocol="vllm")
 
 
 @pytest.mark.parametrize(("protocol", "options"), [("mlx", {}), ("vllm", {"kv_events": False})])

@@ -16,21 +16,25 @@ SLOTS = 40
 SECRET = bytes(range(100, 116))
 
 slots = st.integers(-1, SLOTS)
-ranks = st.sampled_from([0, 0, 0, 1, 7])
+ranks = st.sampled_from([-1, 0, 0, 1, 7])
 # few different prompts, so that they begin alike, and few places, so that they displace each other
 prompts = st.tuples(st.integers(0, 3), st.integers(0, 90)).map(lambda pair: [*range(40), *[pair[0]] * 8, *range(50)][: pair[1]])
 texts = prompts.map(lambda ids: "".join(chr(200 + number) for number in ids))
+confirmed_ranks = st.sampled_from([0, 0, 0, 1, 7])
 names = st.lists(st.integers(0, (1 << 61) - 2), max_size=5).map(lambda values: array("Q", values))
 several = st.lists(slots, max_size=6).map(lambda values: array("q", values))
 CALLS = st.one_of(
-    st.tuples(st.just("match"), prompts, several, ranks),
-    st.tuples(st.just("match"), texts, several, ranks),
+    st.tuples(st.just("match"), prompts, several),
+    st.tuples(st.just("match"), texts, several),
+    st.tuples(st.just("rank"), prompts, slots),
     st.tuples(st.just("insert"), prompts, slots, ranks),
     st.tuples(st.just("insert"), texts, slots, ranks),
-    st.tuples(st.just("advance"), st.integers(0, 1 << 61), prompts),
-    st.tuples(st.just("confirm"), names, slots, ranks),
-    st.tuples(st.just("remove"), names, slots, ranks),
-    st.tuples(st.just("forget"), slots, st.booleans()),
+    st.tuples(st.just("insert"), prompts, slots),
+    st.tuples(st.just("set_ranks"), slots, st.sampled_from([0, 1, 2, 3, 8, 257])),
+    st.tuples(st.just("names"), st.integers(0, 1 << 61), prompts, st.sampled_from([15, 16, 20, 33, 48])),
+    st.tuples(st.just("confirm"), names, slots, confirmed_ranks),
+    st.tuples(st.just("remove"), names, slots, confirmed_ranks),
+    st.tuples(st.just("forget"), slots, st.booleans(), st.booleans()),
     st.tuples(st.just("open"), slots),
     st.tuples(st.just("open_engine"), slots, st.just(1)),
     st.tuples(st.just("step"), slots),
@@ -64,11 +68,11 @@ def outcome(index: NativePrefixIndex | PlainPrefixIndex, shm: NativeShm | PlainS
     try:
         if name == "open_engine":
             return shm.open_engine(*arguments)  # type: ignore[arg-type]
-        if name in ("match", "insert"):
+        if name in ("match", "insert", "rank"):
             arguments[0] = prompt_of(index, arguments[0])  # type: ignore[arg-type]
         if name == "match":
             out = array("q", [7] * len(arguments[1]))  # type: ignore[arg-type]
-            index.match(arguments[0], arguments[1], out, arguments[2])  # type: ignore[arg-type]
+            index.match(arguments[0], arguments[1], out)  # type: ignore[arg-type]
             return out
         return getattr(index, str(name))(*arguments)
     except (IndexError, ValueError) as error:
@@ -109,15 +113,17 @@ def test_sticky_twin_equals_native(calls: list[tuple[object, ...]]) -> None:
     os.close(other.fd)
 
 
-@pytest.mark.parametrize("bad", [[1, -1], [1 << 32], ["a"], [1.5], 7, b"abcd", array("d", [1.0]), [None]])
+@pytest.mark.parametrize("bad", [[1, -1], [1 << 32], ["a"], [1.5], 7, b"abcde", array("d", [1.0]), [None]])
 def test_refuses_what_is_no_id(bad: object) -> None:
     index = NativePrefixIndex(NativeShm(small_block().memory))
     with pytest.raises((TypeError, OverflowError)):
         index.prompt(bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("make", [list, tuple, lambda ids: array("I", ids), lambda ids: array("i", ids)])
+@pytest.mark.parametrize(
+    "make", [list, tuple, lambda ids: array("I", ids), lambda ids: array("i", ids), lambda ids: array("I", ids).tobytes()]
+)
 def test_takes_ids_in_any_shape(make: type[list[int]]) -> None:
     index = NativePrefixIndex(NativeShm(small_block().memory))
     ids = [5, 0, 1 << 20, (1 << 30) + 3, *range(30)]
-    assert index.advance(0, make(ids)) == PlainPrefixIndex(PlainShm(small_block().memory)).advance(0, ids)
+    assert index.names(0, make(ids), 16) == PlainPrefixIndex(PlainShm(small_block().memory)).names(0, ids, 16)

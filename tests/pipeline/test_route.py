@@ -11,6 +11,7 @@ import pytest
 
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
+from smg.kvindex import PrefixIndex
 from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
 from smg.pipeline.route import Router
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest
@@ -92,6 +93,19 @@ def test_cached_tokens_are_no_load(gateway: Open) -> None:
     assert made.loads() == [(1, 100 - 96)]
 
 
+def test_names_the_rank_that_holds_most(gateway: Open) -> None:
+    made = gateway(1)
+    router, index = made.worker(policy="cache_aware"), PrefixIndex(made._shm)
+    index.set_ranks(made.registry.records()[0].slot, 4)
+    route(router)
+    assert router.rank == -1
+    index.insert(index.prompt([*IDS, *range(1000)]), made.registry.records()[0].slot, 2)
+    route(router, [*IDS, *range(1000)])
+    assert router.rank == 2
+    route(router, [7] * 100)
+    assert router.rank == -1
+
+
 def test_a_forced_engine_or_none(gateway: Open) -> None:
     """Known bug B115: the forced engine is taken while it is ready; when it is not, 503."""
     made = gateway(3)
@@ -111,7 +125,7 @@ def test_other_policies_do_not_obey_a_forced_engine(gateway: Open) -> None:
     assert len({route(router, target_worker="1")[0] for _ in range(9)}) == 3
 
 
-@pytest.mark.parametrize("policy", ["cache_aware", "consistent_hashing", "manual", "prefix_hash", "bucket", "least_load", "passthrough"])
+@pytest.mark.parametrize("policy", POLICIES.names())
 def test_engines_that_are_not_ready_or_have_failed_are_passed_over(policy: str, gateway: Open) -> None:
     made = gateway(3)
     router = made.worker(policy=policy)

@@ -18,6 +18,7 @@ from smg.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
+from smg.kvindex import PrefixIndex
 from smg.types.event import Content, Started
 from smg.types.job import ChatInput, Constraint, Job, Logprobs, Sampling, Stops, TextInput, TokenInput
 from smg.worker import EngineState
@@ -53,6 +54,24 @@ def test_answers_with_text_finish_and_usage(protocol: str) -> None:
             assert usage.prompt_tokens == len(events[0].prompt_ids)
             assert usage.completion_tokens == engines.sims[0].counters.tokens
             assert settled(engines)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("protocol", "expected"), [("vllm", 1), ("sglang", 1), ("tokenspeed", 1), ("mlx", None)])
+def test_the_rank_that_holds_the_prompt_is_asked_for_it(protocol: str, expected: int | None) -> None:
+    async def run() -> None:
+        async with fleet(protocol) as engines:
+            index, asked = PrefixIndex(engines.view.shm), []
+            real = engines.pipeline._asked
+            engines.pipeline._asked = lambda *given: asked.append(real(*given)) or asked[-1]  # type: ignore[method-assign, func-returns-value]
+            index.set_ranks(0, 2)
+            started = (await collect(engines, chat("hello there " * 20)))[0]
+            assert isinstance(started, Started)
+            index.remove(index.names(0, started.prompt_ids, 16), 0, 65535)  # what was predicted, of which the rank is not known
+            index.confirm(index.names(0, started.prompt_ids, 16), 0, 1)
+            await collect(engines, chat("hello there " * 20))
+            assert [each.request.data_parallel_rank for each in asked] == [None, expected]
 
     asyncio.run(run())
 

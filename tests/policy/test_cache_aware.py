@@ -3,7 +3,6 @@
 import collections
 import itertools
 import random
-from array import array
 from collections.abc import Callable
 
 import pytest
@@ -89,7 +88,7 @@ def test_text_of_engines_that_tokenize(make: Make) -> None:
 def test_believes_engines_before_predictions(make: Make, shm: Shm) -> None:
     index, policy = PrefixIndex(shm), make("cache_aware")
     first = policy.select(engines(0, 0), request=ask(prompt(1, 64)))
-    names = array("Q", [index.advance(0, prompt(1, 64)[: 16 * (n + 1)]) for n in range(4)])
+    names = index.names(0, prompt(1, 64), 16)
     index.remove(names, first)
     index.confirm(names, 1 - first)
     assert policy.select(engines(0, 0), request=ask(prompt(1, 64))) == 1 - first

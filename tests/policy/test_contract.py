@@ -12,6 +12,8 @@ from smg.types.job import Routing
 
 REQUEST = RouteRequest(prompt_ids=[1, 2, 3], routing=Routing())
 FAIR = ["round_robin", "random", "least_load", "power_of_two", "cache_aware", "consistent_hashing", "manual"]
+# What these do with requests that are alike is their purpose: the same engine for the same beginning, for like lengths, or always.
+UNEVEN = ["prefix_hash", "bucket", "passthrough"]
 Make = Callable[..., Policy]
 Fleet = Callable[..., list[Candidate]]
 
@@ -39,6 +41,31 @@ def test_takes_any_request(name: str, routing: Routing, length: int, make: Make,
         request = RouteRequest(prompt_ids=[] if text else [7] * length, routing=routing, text=text)
         assert 0 <= policy.select(fleet(3), request=request) < 3
         assert 0 <= policy.cached_tokens <= request.size + 4
+
+
+def test_every_policy_is_fair_or_says_why_not() -> None:
+    assert sorted(POLICIES.names()) == sorted([*FAIR, *UNEVEN])
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_chooses_what_it_is_given_and_nothing_else(name: str, make: Make, fleet: Fleet) -> None:
+    """Engines that are not Ready or whose breaker is open are not among the candidates; no policy may remember and take them."""
+    policy, everyone = make(name), fleet(8)
+    for seed in range(40):
+        policy.select(everyone, request=request_of(seed))
+    for seed in range(40):
+        left = [candidate for candidate in everyone if candidate.slot != everyone[seed % 8].slot]
+        chosen = left[policy.select(left, request=request_of(seed))]
+        assert chosen.slot != everyone[seed % 8].slot
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_says_nothing_of_a_request_before(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    policy.select(fleet(1), request=request_of(1, length=1000))
+    policy.select(fleet(1), request=request_of(1, length=1000))
+    policy.select(fleet(1), request=request_of(2, length=1000))
+    assert (policy.cached_tokens, policy.rank) == (0, -1)
 
 
 @pytest.mark.parametrize("name", FAIR)
