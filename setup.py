@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
     "body": [],
+    "buckets": [],
     "events": [],
     "headers": ["nghttp2"],
     "machine": [],
@@ -20,6 +21,7 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "prompt": [],
     "request": [],
     "response": [],
+    "seats": [],
     "session": ["nghttp2"],
     "shm": [],
     "sink": [],

@@ -2,7 +2,8 @@
 
 Gives `Shm`, the native class of `smg_ext.shm` or, with SMG_NO_EXT, its twin `PlainShm`; both work on the same words. Layout: a header of
 32 words (64 bit), then the tables that it points to. Row 0 holds the metrics of processes that are gone, row 1 is the control process,
-the others are data workers. The last two tables, the prefix index and the sticky keys, are those of `smg.kvindex`.
+the others are data workers. Of the last tables, the prefix index and the sticky keys are those of `smg.kvindex`, seats and buckets those of
+`smg.obs.seats` and `smg.obs.buckets`.
 """
 
 import mmap
@@ -17,12 +18,16 @@ from msgspec import Struct
 from smg._ext import NO_EXT, NativeShm
 
 __all__ = [
+    "BUCKETS_HEADER_WORDS",
+    "BUCKET_WAYS",
     "CONTROL_ROW",
     "FIRST_WORKER_ROW",
     "KEY_BYTES",
     "LOAD_FIELDS",
     "PREFIX_HEADER_WORDS",
     "PREFIX_SLOT_WORDS",
+    "RANKS",
+    "SEATS_HEADER_WORDS",
     "STICKY_HEADER_WORDS",
     "SURVEY_FIELDS",
     "Block",
@@ -63,7 +68,9 @@ HEADER_WORDS = 32
     PREFIX_AT,
     STICKY_AT,
     RETRIES,
-) = range(1, 17)
+    SEATS_AT,
+    BUCKETS_AT,
+) = range(1, 19)
 ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 BREAKER = LOAD + len(LOAD_FIELDS)
@@ -73,6 +80,9 @@ SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
 KEY_BYTES = (SERIES_WORDS - SERIES_KEY) * 8
 LINE_WORDS = 8
 PREFIX_HEADER_WORDS, PREFIX_SLOT_WORDS, STICKY_HEADER_WORDS = 16, 8, 8
+SEATS_HEADER_WORDS, BUCKETS_HEADER_WORDS = 8, 8
+# Priority classes that requests are seated by, and neighbouring places in which a bucket may be.
+RANKS, BUCKET_WAYS = 4, 8
 
 
 class Block(Struct, frozen=True):
@@ -97,6 +107,9 @@ def make_block(
     prefix_block_size: int = 0,
     sticky_keys: int = 4096,
     retries: int = 500,
+    seats: int = 65535,
+    waiters: int = 65535,
+    buckets: int = 16384,
     secret: bytes = b"",
 ) -> Block:
     """Makes a block. Its size never changes; memory is taken by the kernel only as it is touched.
@@ -109,6 +122,8 @@ def make_block(
         *(ENGINE_WORDS * engines, ROW_WORDS * rows, INFLIGHT_WORDS * rows * engines, SERIES_WORDS * series, rows * cells),
         PREFIX_HEADER_WORDS + PREFIX_SLOT_WORDS * engines + LINE_WORDS * (prefix_lines + 1),
         STICKY_HEADER_WORDS + engines + LINE_WORDS * (sticky_lines + 1),
+        SEATS_HEADER_WORDS + -(-seats // LINE_WORDS) * LINE_WORDS + waiters,
+        BUCKETS_HEADER_WORDS + 2 * (buckets + BUCKET_WAYS),
     )
     places = [HEADER_WORDS]
     for length in tables:
@@ -121,10 +136,11 @@ def make_block(
     with memoryview(memory) as view, view.cast("q") as words:
         for index, value in enumerate((MAGIC, rows, engines, series, cells, *places[:5], size)):
             words[index] = value
-        words[PREFIX_AT], words[STICKY_AT] = places[5:7]
+        words[PREFIX_AT], words[STICKY_AT], words[SEATS_AT], words[BUCKETS_AT] = places[5:9]
         words[RETRIES] = retries
         words[places[5] : places[5] + 6] = array("q", (prefix_lines, *keys, 0, 0, prefix_block_size))
         words[places[6] : places[6] + 3] = array("q", (sticky_lines, *keys))
+        words[places[7]], words[places[7] + 1], words[places[8]] = seats, waiters, buckets
     return Block(fd, memory)
 
 
@@ -144,6 +160,7 @@ class PlainShm:
         self._bytes = view
         self.unsigned = view.cast("Q")
         self.prefix_at, self.sticky_at = self._words[PREFIX_AT], self._words[STICKY_AT]
+        self.seats_at, self.buckets_at = self._words[SEATS_AT], self._words[BUCKETS_AT]
         if self._words[0] != MAGIC or self._words[SIZE] != view.nbytes:
             raise ValueError("not a block of this version")
         self._engines_at, self._rows_at, self._inflight_at, self._series_at, self._cells_at = self._words[ENGINES_AT : CELLS_AT + 1]
