@@ -57,7 +57,6 @@ NOT_CARRIED += (
     "certifi",
     "tqdm",
     "truststore",
-    "pyyaml",
     "smg",
 )
 

@@ -14,11 +14,13 @@ SmgError                        500 internal_error
 │   │   └─ ModelNotFound        404 model_not_found
 │   ├─ MethodNotAllowed         405 method_not_allowed
 │   ├─ BodyTimeout              408 body_timeout
-│   ├─ QueueTimeout             408 queue_timeout
+│   ├─ QueueTimeout             408 scheduler_queue_timeout
 │   ├─ Conflict                 409 conflict
 │   ├─ BodyTooLarge             413 body_too_large
 │   ├─ UnsupportedMedia         415 unsupported_media_type
 │   ├─ RateLimited              429 rate_limited
+│   │   ├─ QueueFull            429 scheduler_queue_full
+│   │   └─ TenantLimited        429 tenant_rate_limit_exceeded
 │   └─ ClientGone               499 client_gone          nobody is left to read it; for logs and counters
 ├─ EngineError                  502 engine_error         the engine failed
 │   ├─ EngineRejected           400 engine_rejected      the engine called the request wrong
@@ -28,6 +30,8 @@ SmgError                        500 internal_error
 │   └─ EngineProtocol           502 engine_protocol      it broke its own protocol
 ├─ OutputInvalid                502 output_invalid       the output does not fit the schema that the client wants checked
 ├─ NoEngine                     503 no_engine            no engine is ready for that model
+├─ Preempted                    503 scheduler_preempted  a request of a higher class has its place
+├─ LimitsUnavailable            503 limits_unavailable   the server of shared limits does not answer, and nothing passes without it
 ├─ Draining                     503 draining
 ├─ ControlUnavailable           503 control_unavailable  the control process does not answer now
 └─ Unimplemented                501 not_implemented
@@ -51,16 +55,20 @@ __all__ = [
     "Forbidden",
     "InvalidJson",
     "InvalidValue",
+    "LimitsUnavailable",
     "MethodNotAllowed",
     "ModelNotFound",
     "NoEngine",
     "NotFound",
     "OutputInvalid",
+    "Preempted",
+    "QueueFull",
     "QueueTimeout",
     "RateLimited",
     "RequestError",
     "SmgError",
     "TemplateRefused",
+    "TenantLimited",
     "Unauthorized",
     "Unimplemented",
     "UnsupportedMedia",
@@ -179,7 +187,7 @@ class QueueTimeout(RequestError):
     """The request waited in the admission queue up to its deadline."""
 
     status = 408
-    code = "queue_timeout"
+    code = "scheduler_queue_timeout"
     retryable = True
 
 
@@ -210,6 +218,18 @@ class RateLimited(RequestError):
     status = 429
     code = "rate_limited"
     retryable = True
+
+
+class QueueFull(RateLimited):
+    """As many requests wait as may."""
+
+    code = "scheduler_queue_full"
+
+
+class TenantLimited(RateLimited):
+    """The tenant has used what it may use in this minute."""
+
+    code = "tenant_rate_limit_exceeded"
 
 
 class ClientGone(RequestError):
@@ -274,6 +294,22 @@ class NoEngine(SmgError):
 
     status = 503
     code = "no_engine"
+    retryable = True
+
+
+class Preempted(SmgError):
+    """The request gave way to one of a higher class, before it had answered anything."""
+
+    status = 503
+    code = "scheduler_preempted"
+    retryable = True
+
+
+class LimitsUnavailable(SmgError):
+    """The server that keeps the limits does not answer, and the operator wants nothing to pass without it."""
+
+    status = 503
+    code = "limits_unavailable"
     retryable = True
 
 

@@ -71,7 +71,7 @@ cdef void _charge(uint64_t *at, int64_t cost, int64_t now_ns) noexcept nogil:
 
 
 cdef class Buckets:
-    """One process's view of the table in the block of `shm`. Costs are at most a day, or cut to that; `now_ns` is the same clock for all."""
+    """One process's view of the table in the block of `shm`. Costs are cut to a day; `now_ns` is of the same clock in all processes."""
 
     def __cinit__(self, Shm shm not None):
         cdef uint64_t *table = <uint64_t *>(shm.c.words + shm.c.words[BUCKETS_AT])

@@ -39,11 +39,13 @@ TABLE = {
     "model_not_found": ErrorKind(404, "invalid_request_error"),
     "method_not_allowed": ErrorKind(405, "invalid_request_error"),
     "body_timeout": ErrorKind(408, "invalid_request_error"),
-    "queue_timeout": ErrorKind(408, "timeout_error"),
+    "scheduler_queue_timeout": ErrorKind(408, "timeout_error"),
     "conflict": ErrorKind(409, "invalid_request_error"),
     "body_too_large": ErrorKind(413, "invalid_request_error"),
     "unsupported_media_type": ErrorKind(415, "invalid_request_error"),
     "rate_limited": ErrorKind(429, "rate_limit_error"),
+    "scheduler_queue_full": ErrorKind(429, "rate_limit_error"),
+    "tenant_rate_limit_exceeded": ErrorKind(429, "rate_limit_error"),
     "engine_busy": ErrorKind(429, "rate_limit_error"),
     "client_gone": ErrorKind(499, "client_error"),
     "internal_error": ErrorKind(500, "server_error"),
@@ -53,6 +55,8 @@ TABLE = {
     "output_invalid": ErrorKind(502, "server_error"),
     "engine_unavailable": ErrorKind(503, "service_unavailable_error"),
     "no_engine": ErrorKind(503, "service_unavailable_error"),
+    "scheduler_preempted": ErrorKind(503, "service_unavailable_error"),
+    "limits_unavailable": ErrorKind(503, "service_unavailable_error"),
     "draining": ErrorKind(503, "service_unavailable_error"),
     "control_unavailable": ErrorKind(503, "service_unavailable_error"),
     "engine_timeout": ErrorKind(504, "timeout_error"),
@@ -95,6 +99,8 @@ def error_reply(error: SmgError, *, surface: str) -> Reply:
     headers = [*JSON, ("x-smg-error-code", error.code)]
     if error.retry_after_s is not None:
         headers.append(("retry-after", str(error.retry_after_s)))
+    if error.code == "scheduler_preempted":
+        headers.append(("x-smg-preempted", "true"))
     if error.status == 401:
         headers.append(("www-authenticate", "Bearer"))
     return Reply(status=TABLE.get(error.code, UNKNOWN).status, headers=tuple(headers), body=DIALECTS.get(surface).body(error))

@@ -11,7 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
+from smg.config.classes import read_priority_classes, read_tenant_limits
 from smg.config.tree import Config
+from smg.errors import ConfigError
 
 __all__ = ["Mistake", "address_fault", "find_mistakes", "find_warnings"]
 
@@ -32,7 +34,7 @@ class Mistake(Struct, frozen=True, kw_only=True):
 
 def find_mistakes(config: Config) -> list[Mistake]:
     """Gives every mistake, in the order of the tree. Looks at the file system; opens no connection."""
-    finders = (_server, _tls, _worker_urls, _model, _aliases, _ports, _folders)
+    finders = (_server, _tls, _tenants, _limit_files, _worker_urls, _model, _aliases, _ports, _folders)
     return [mistake for finder in finders for mistake in finder(config)]
 
 
@@ -43,6 +45,9 @@ def find_warnings(config: Config) -> list[str]:
         warnings.append("engines.worker_urls: no engine is named, so every request will be refused")
     if config.health.disable_check:
         warnings.append("health.disable_check: engines are taken for ready without being asked")
+    admission = config.admission
+    if admission.max_concurrent_requests <= 0 < admission.rate_limit_tokens_per_second:
+        warnings.append("admission.rate_limit_tokens_per_second: does nothing without max_concurrent_requests")
     return warnings
 
 
@@ -78,6 +83,38 @@ def _tls(config: Config) -> Iterator[Mistake]:
         path = getattr(tls, name)
         if path and (trouble := _unreadable(path)):
             yield _mistake(trouble, f"tls.{name}")
+
+
+def _tenants(config: Config) -> Iterator[Mistake]:
+    tenants = config.tenants
+    seen = set()
+    for entry in tenants.api_key:
+        tenant, colon, key = (part.strip() for part in entry.partition(":"))
+        if not (tenant and colon and key) or not entry.isascii() or not entry.isprintable():
+            yield _mistake("an entry is not TENANT:KEY, or has characters that a header cannot carry", "tenants.api_key")
+        elif key in seen or key in config.server.api_key:
+            yield _mistake(f"the key of {tenant!r} is given twice", "tenants.api_key", "server.api_key")
+        seen.add(key)
+    if not TOKEN.fullmatch(tenants.header_name):
+        yield _mistake(f"{tenants.header_name!r} is no header name", "tenants.header_name")
+    if tenants.rate_limit_enabled and not tenants.rate_limit_config:
+        yield _mistake("is missing, and tenants.rate_limit_enabled is given", "tenants.rate_limit_config", "tenants.rate_limit_enabled")
+    scheme = tenants.rate_limit_url.partition("://")[0]
+    if tenants.rate_limit_url and scheme not in ("redis", "rediss", "unix"):
+        yield _mistake("has an unknown scheme; one of redis://, rediss://, unix://", "tenants.rate_limit_url")
+
+
+def _limit_files(config: Config) -> Iterator[Mistake]:
+    files = (
+        ("priority_scheduler.config", config.priority_scheduler.config, read_priority_classes),
+        ("tenants.rate_limit_config", config.tenants.rate_limit_config, read_tenant_limits),
+    )
+    for path, file, read in files:
+        if file:
+            try:
+                read(file)
+            except ConfigError as error:
+                yield _mistake("; ".join(error.mistakes), path)
 
 
 def _worker_urls(config: Config) -> Iterator[Mistake]:

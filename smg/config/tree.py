@@ -9,7 +9,22 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-__all__ = ["Config", "Engines", "Health", "Logging", "Metrics", "Model", "Resilience", "Routing", "Server", "State", "Tls"]
+__all__ = [
+    "Admission",
+    "Config",
+    "Engines",
+    "Health",
+    "Logging",
+    "Metrics",
+    "Model",
+    "PriorityScheduler",
+    "Resilience",
+    "Routing",
+    "Server",
+    "State",
+    "Tenants",
+    "Tls",
+]
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -63,6 +78,75 @@ class Tls(Struct, frozen=True, kw_only=True):
     ca_cert_path: Annotated[str, Meta(description="authorities that sign engines' certificates", extra={"flag": ["--ca-cert-paths"]})] = ""
     client_cert_path: Annotated[str, Meta(description="client certificate shown to engines")] = ""
     client_key_path: Annotated[str, Meta(description="key of that certificate")] = ""
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """How many requests run at once, over all data workers, and how the others wait."""
+
+    max_concurrent_requests: Annotated[int, Meta(ge=-1, le=65535, description="requests that may run at once; 0 or -1 = any number")] = -1
+    queue_size: Annotated[int, Meta(ge=0, le=65535, description="requests that may wait; one more is refused with 429")] = 100
+    queue_timeout_s: Annotated[
+        float, Meta(gt=0, description="time after which who waits is refused with 408", extra={"flag": ["--queue-timeout-secs"]})
+    ] = 60.0
+    rate_limit_tokens_per_second: Annotated[
+        int,
+        Meta(ge=-1, le=10**6, description="requests that may begin in a second, after a burst of max_concurrent_requests; 0 or -1 = any"),
+    ] = -1
+
+
+class PriorityScheduler(Struct, frozen=True, kw_only=True):
+    """Priority classes, in the place of one queue: system, interactive, default, bulk, by the header x-smg-priority."""
+
+    enabled: Annotated[bool, Meta(description="tell classes apart", extra={"flag": ["--priority-scheduler-enabled"]})] = False
+    default_max_class: Annotated[
+        Literal["system", "interactive", "default", "bulk"],
+        Meta(
+            description="highest class of tenants not in the file",
+            extra={"flag": ["--priority-scheduler-default-max-class"]},
+        ),
+    ] = "default"
+    config: Annotated[
+        str, Meta(description="YAML file with classes and tenant_policies", extra={"flag": ["--priority-scheduler-config"]})
+    ] = ""
+    tenant_metric_top_n: Annotated[
+        int, Meta(ge=0, le=1024, description="tenants that metrics name", extra={"flag": ["--priority-scheduler-tenant-metric-top-n"]})
+    ] = 32
+
+
+class Tenants(Struct, frozen=True, kw_only=True):
+    """Who a request is counted for, and how much they may use."""
+
+    api_key: Annotated[
+        tuple[str, ...],
+        Meta(description="TENANT:KEY, a key of a tenant's clients; repeatable", extra={"flag": ["--tenant-api-key"], "secret": True}),
+    ] = ()
+    trust_header: Annotated[
+        bool,
+        Meta(description="let a header name the tenant, where the key does not", extra={"flag": ["--trust-tenant-header"]}),
+    ] = False
+    header_name: Annotated[str, Meta(description="header that names the tenant", extra={"flag": ["--tenant-header-name"]})] = (
+        "x-smg-tenant-id"
+    )
+    rate_limit_enabled: Annotated[
+        bool, Meta(description="limit requests and tokens by tenant", extra={"flag": ["--tenant-rate-limit-enabled"]})
+    ] = False
+    rate_limit_config: Annotated[
+        str, Meta(description="YAML file with default_policy and tenants", extra={"flag": ["--tenant-rate-limit-config"]})
+    ] = ""
+    rate_limit_url: Annotated[
+        str,
+        Meta(
+            description="Redis or Valkey that keeps these limits for several nodes: redis://HOST:PORT/DB, rediss://…, unix:///PATH",
+            extra={"flag": ["--rate-limit-url"], "secret": True},
+        ),
+    ] = ""
+    rate_limit_fail: Annotated[
+        Literal["open", "closed"],
+        Meta(
+            description="while that server does not answer: open = each node limits for itself, closed = 503",
+            extra={"flag": ["--rate-limit-fail"]},
+        ),
+    ] = "open"
 
 
 class Engines(Struct, frozen=True, kw_only=True):
@@ -236,6 +320,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     server: Server = Server()
     tls: Tls = Tls()
+    admission: Admission = Admission()
+    priority_scheduler: PriorityScheduler = PriorityScheduler()
+    tenants: Tenants = Tenants()
     engines: Engines = Engines()
     routing: Routing = Routing()
     health: Health = Health()

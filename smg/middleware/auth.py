@@ -1,7 +1,7 @@
 """Bearer keys. Only digests are kept and compared, so that neither memory nor timing tells a key. Built once a process from the config."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from smg.api.base import Headers
@@ -11,27 +11,37 @@ from smg.errors import ConfigError, Unauthorized
 __all__ = ["Keys", "load_keys"]
 
 SCHEME = "bearer "
+# Of the digest of a key that is nobody's in particular, by which metrics and limits name it.
+SHOWN_DIGITS = 16
 
 
 class Keys:
     """The keys that open the serving endpoints; without any, all are open."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = frozenset(hashlib.sha256(key.encode()).digest() for key in keys)
+    def __init__(self, keys: Iterable[str], *, tenants: Mapping[str, str] | None = None) -> None:
+        """`tenants`: by key, whose it is."""
+        self._names: dict[bytes, str] = {}
+        for key in keys:
+            digest = hashlib.sha256(key.encode())
+            self._names[digest.digest()] = f"auth:{digest.hexdigest()[:SHOWN_DIGITS]}"
+        for key, tenant in (tenants or {}).items():
+            self._names[hashlib.sha256(key.encode()).digest()] = f"auth:{tenant}"
 
-    def check(self, headers: Headers) -> None:
-        """Raises Unauthorized unless the request carries a known key.
+    def check(self, headers: Headers) -> str:
+        """Gives whose the request's key is, empty where none is needed. Raises Unauthorized unless it carries a known key.
 
         A set lookup of a SHA-256 digest may end early, which tells a caller about digests only: none can be steered towards a key's.
         """
-        if not self._digests:
-            return
+        if not self._names:
+            return ""
         value = headers.get("authorization") or ""
         if value[: len(SCHEME)].lower() != SCHEME:
             raise Unauthorized("an API key is required: send it as Authorization: Bearer KEY")
         key = value[len(SCHEME) :].strip()
-        if hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() not in self._digests:
+        name = self._names.get(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest())
+        if name is None:
             raise Unauthorized("the API key is not valid")
+        return name
 
 
 def load_keys(config: Config) -> Keys:
@@ -47,4 +57,5 @@ def load_keys(config: Config) -> Keys:
         if not in_file:
             raise ConfigError(["server.api_key_file: holds no key"])
         keys += in_file
-    return Keys(keys)
+    tenants = (entry.partition(":") for entry in config.tenants.api_key)
+    return Keys(keys, tenants={key.strip(): tenant.strip() for tenant, _, key in tenants})

@@ -35,6 +35,7 @@ from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
+from smg.types.account import ACCOUNT, Charge
 from smg.types.event import Event, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
 from smg.worker import EnginePool, EngineRecord, Lease, WorkerView
@@ -51,14 +52,20 @@ class Submission(Struct, kw_only=True):
     parsing: Parsing
     meter: RequestMeter
     rank: int = -1  # of the engine's data-parallel ranks, the one to ask for
+    charge: Charge | None = None
+    answered: bool = False
 
     def fail(self, error: BaseException) -> None:
         """The answer ended with an error, or its reader left."""
+        if self.charge is not None:
+            self.charge.drop(answered=self.answered)
         left = isinstance(error, asyncio.CancelledError | GeneratorExit)
         self.meter.fail(error.code if isinstance(error, SmgError) else ClientGone.code if left else SmgError.code)
 
     def count(self, usage: Usage) -> None:
         """The answer is whole."""
+        if self.charge is not None:
+            self.charge.settle(usage.prompt_tokens + usage.completion_tokens)
         self.meter.finish(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
 
 
@@ -146,8 +153,10 @@ class Pipeline:
         forced = isinstance(job.input, ChatInput) and is_forced(job.input)
         tags = forced and take_tags(record.runtime for record in self._view.engines(model.id))
         parsing = parsing_of(job, model, tags=tags)
+        account = ACCOUNT.get()
+        charge = None if account is None else await account.charge(model=model.id, prompt_tokens=len(prompt.ids), sampling=job.sampling)
         meter = self._meters.start(model=model.id, endpoint=job.surface, streaming=job.stream)
-        return Submission(job=job, model=model, prompt=prompt, parsing=parsing, meter=meter)
+        return Submission(job=job, model=model, prompt=prompt, parsing=parsing, meter=meter, charge=charge)
 
     async def _complete(self, job: Job, work: Work) -> bytes:
         self._under_way += 1
@@ -240,7 +249,7 @@ class Pipeline:
         try:
             usage = await call.run(submission.job.deadline_s)
         finally:
-            turn.attempt.answered = call.answered
+            turn.attempt.answered = submission.answered = call.answered
         submission.meter.answered()
         submission.count(usage)
         return usage
@@ -260,7 +269,7 @@ class Pipeline:
                         submission.count(events[-1])
                     yield events
         finally:
-            turn.attempt.answered = call.answered
+            turn.attempt.answered = submission.answered = call.answered
 
     def _generation(self, engine: Engine, asked: Asked) -> Generation:
         job, model, prompt, parsing = asked.job, asked.model, asked.prompt, asked.parsing

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from smg.api.base import Services
 from smg.api.routes import RouteTable
-from smg.middleware import Cors, load_keys
+from smg.middleware import Cors, Gate, load_keys
 from smg.server.exchange import Exchange
 
 __all__ = ["App", "Observer"]
@@ -32,11 +32,13 @@ class NoObserver:
 class App:
     """Serves requests until its process ends. `inflight` counts those being answered."""
 
-    def __init__(self, services: Services, *, observer: Observer | None = None) -> None:
+    def __init__(self, services: Services, *, observer: Observer | None = None, gate: Gate | None = None) -> None:
+        """`gate`: what limits requests, if anything does."""
         self.services = services
         self.routes = RouteTable()
         self.keys = load_keys(services.config)
         self.cors = Cors(services.config.server.cors_allowed_origins)
+        self.gate = gate
         self.observer: Observer = observer or NoObserver()
         self.inflight = 0
         self._idle = asyncio.Event()

@@ -14,6 +14,7 @@ import uvloop
 from msgspec import Struct
 
 from smg.kvindex.follow import Followers, tell_failure
+from smg.middleware import SeatGauges
 from smg.obs.metrics import Meter, Sample, render
 from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, now_ms
 from smg.server.admin import AdminServer
@@ -59,6 +60,7 @@ class Control:
         self._shm = boot.shm
         self._registry = Registry(boot.shm, folder=boot.runtime_dir, earlier=self._earlier())
         self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry)
+        self._seats = SeatGauges(boot.config, shm=boot.shm, engines=lambda: len(self._registry.records()))
         pages = {"/metrics": self._metrics, "/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
         self._probe = ProbeServer(pages)
         self._fleet: Fleet
@@ -154,6 +156,7 @@ class Control:
             yield from breaker_gauges(Condition.of(self._shm.breaker(record.slot)), record.url)
             yield from self._load(record)
         yield from self._followers.gauges()
+        yield from self._seats.samples()
         yield Sample("smg_metric_series_dropped_total", (), self._shm.dropped())
 
     def _load(self, record: EngineRecord) -> Iterator[Sample]:

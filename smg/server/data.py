@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from smg.middleware import Gate
 from smg.obs.metrics import HttpObserver, Meter
 from smg.obs.shm import CONTROL_ROW
 from smg.server.admin import call
@@ -42,7 +43,9 @@ class DataApplication:
         breaker = Breaker(boot.shm, config=boot.config.resilience, meter=meter)
         view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd, breaker=breaker)
         control = partial(call, boot.runtime_dir / CONTROL_SOCKET)
-        made = cls(App(await build(boot.config, view, meter=meter, control=control, state=boot.state_dir), observer=HttpObserver(meter)))
+        services = await build(boot.config, view, meter=meter, control=control, state=boot.state_dir)
+        gate = Gate.make(boot.config, shm=boot.shm, row=boot.row, folder=boot.runtime_dir, meter=meter, engines=lambda: engines_of(view))
+        made = cls(App(services, observer=HttpObserver(meter), gate=gate))
         view.on_change(made._engines_changed)
         made._follower = asyncio.create_task(made._follow(view))
         return made
@@ -68,6 +71,8 @@ class DataApplication:
         """Closes services and connections."""
         if self._follower:
             self._follower.cancel()
+        if self._app.gate is not None:
+            await self._app.gate.close()
         await close(self._services)
 
     def _engines_changed(self, records: list[EngineRecord]) -> None:
@@ -85,6 +90,11 @@ class DataApplication:
                 generation = view.generation
                 await self._services.models.preload()
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def engines_of(view: WorkerView) -> int:
+    """Gives the number of engines that are registered with a model."""
+    return sum(map(len, view.models().values()))
 
 
 async def registry_ready(boot: Boot) -> None:

@@ -14,8 +14,8 @@ from smg.api.base import Reply, Request, StreamReply
 from smg.api.errors import error_reply, internal_error, stream_error
 from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
-from smg.errors import ClientGone, EngineTimeout, InvalidValue, SmgError
-from smg.middleware import choose_request_id, read_body
+from smg.errors import ClientGone, EngineTimeout, InvalidValue, Preempted, SmgError
+from smg.middleware import Gate, Permit, choose_request_id, read_body
 from smg.server.transport import Outlet, cut_unfinished, send_reply
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Exchange:
         self._watcher: asyncio.Future[None] | None = None
         self._cancelled_by: SmgError | None = None
         self._outlet: Outlet | None = None
+        self._permit: Permit | None = None
+        self._comments = 0
         self._quiet_since_s = self._looked_s = 0.0
         self._seen = 0
 
@@ -72,6 +74,8 @@ class Exchange:
                 self._send(reply)
         finally:
             self._timer.cancel()
+            if self._permit is not None:
+                self._permit.close()
             if self._watcher is not None:
                 self._watcher.cancel()
             cut_unfinished(self._protocol)
@@ -85,8 +89,7 @@ class Exchange:
             return self._options(path)
         route, params = self._app.routes.find(self.method, path)
         self._enter(route)
-        if not route.public:
-            self._app.keys.check(self._scope.headers)
+        authorized = "" if route.public else self._app.keys.check(self._scope.headers)
         http = Request(
             method=self.method,
             path=path,
@@ -99,7 +102,22 @@ class Exchange:
             params=params,
             own_id=self._own_id,
         )
+        if self._app.gate is not None and self._app.gate.counts(http):
+            return self._admitted(self._app.gate, route, http, authorized)
         return route.handler(http, self._app.services)
+
+    async def _admitted(self, gate: Gate, route: Route, http: Request, authorized: str) -> Reply | StreamReply:
+        self._permit = await gate.admit(http, authorized=authorized, holder=self)
+        return await route.handler(http, self._app.services)
+
+    def answered(self) -> bool:
+        """True once the client has a byte of the answer; comments that fill silence are none."""
+        stream = self._outlet.stream if self._outlet is not None else None
+        return stream is not None and stream.count > self._comments
+
+    def give_way(self) -> None:
+        """Ends the request for one of a higher class, before it has answered anything."""
+        self._leave(Preempted("a request of a higher class has taken the place of this one", retry_after_s=1))
 
     def _enter(self, route: Route) -> None:
         self.template = route.path
@@ -165,6 +183,7 @@ class Exchange:
         allowed = interval if outlet.stream is not None else min(HEAD_AFTER_S, interval)
         if now - self._quiet_since_s >= allowed:
             outlet(KEEP_ALIVE)
+            self._comments += 1
             self._seen, self._quiet_since_s = self._seen + 1, now
         return min(interval / 2, max(self._quiet_since_s + allowed - now, MIN_WAIT_S))
 

@@ -18,6 +18,7 @@ from types import FrameType
 
 from smg.config import Config
 from smg.obs.log import start_logging
+from smg.obs.seats import Seats
 from smg.obs.shm import CONTROL_ROW, FIRST_WORKER_ROW, Shm, make_block, now_ms
 from smg.server.activation import KEPT, Activation
 from smg.server.boot import Boot, MakeApplication, Phase, fork
@@ -84,6 +85,7 @@ class Supervisor:
         )
         stack.callback(os.close, block.fd)
         self.shm = Shm(block.memory)
+        self._seats = Seats(self.shm)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self._wake_fd)
         self._reports, self._report = self._pair(stack, socket.SOCK_DGRAM)
@@ -285,6 +287,7 @@ class Supervisor:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 child = self._children.pop(pid)
+                self._seats.clear(child.row)
                 self.shm.clear_row(child.row)
                 self._ended(child, os.waitstatus_to_exitcode(status))
 

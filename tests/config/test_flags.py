@@ -58,9 +58,9 @@ def test_no_abbreviations() -> None:
 
 def test_flags_of_the_original_that_do_not_exist_yet_are_said_to_be_so() -> None:
     assert mistakes("--enable-mesh") == ["--enable-mesh is not supported by this version"]
-    assert mistakes("--prefill", "grpc://a:1", "8998", "--max-concurrent-requests", "-1") == [
+    assert mistakes("--prefill", "grpc://a:1", "8998", "--webrtc-bind-addr", "-1") == [
         "--prefill is not supported by this version",
-        "--max-concurrent-requests is not supported by this version",
+        "--webrtc-bind-addr is not supported by this version",
     ]
 
 
@@ -68,7 +68,7 @@ def test_the_tree_uses_the_names_of_the_original() -> None:
     ours = {"--workers", "--backlog", "--keepalive-interval-secs", "--api-key-file", "--data-plane", "--connect-timeout-secs"}
     ours |= {"--max-message-bytes", "--allow-special-tokens-in-text", "--state-dir", "--runtime-dir", "--http-front", "--max-client-buffer"}
     ours |= {"--tokenizer-cache-l0-max-memory", "--trust-request-chat-template"}
-    ours |= {"--request-cost-tokens", "--max-sticky-keys"}
+    ours |= {"--request-cost-tokens", "--max-sticky-keys", "--rate-limit-url", "--rate-limit-fail"}
     assert set(flag_table()) - ORIGINAL_FLAGS == ours
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 
+from smg.obs.seats import PlainSeats
 from smg.obs.shm import PlainShm, attach_block
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 
@@ -98,15 +99,25 @@ class Gateway:
 
     def in_flight(self) -> int:
         """Requests that the gateway's processes count at engines, read from their shared memory."""
+        slots, sums = array("q", range(16)), array("q", [0] * 32)
+        self.memory().sums(slots, sums)
+        return sum(sums[::2])
+
+    def seats(self) -> tuple[int, int]:
+        """Requests that have a seat, and those that wait for one."""
+        counts = array("q", [0] * 8)
+        PlainSeats(self.memory()).counts(counts)
+        return sum(counts[:4]), sum(counts[4:])
+
+    def memory(self) -> PlainShm:
+        """A copy of the shared memory of its processes."""
         links = pathlib.Path(f"/proc/{self.child.process.pid}/fd").iterdir()
         link = next(link for link in links if os.readlink(link).startswith("/memfd:smg-shm"))
         block = attach_block(os.open(link, os.O_RDWR | os.O_CLOEXEC))
-        slots = array("q", range(16))
-        sums = array("q", [0] * 32)
         with contextlib.closing(block.memory):
-            PlainShm(bytearray(block.memory)).sums(slots, sums)
+            copy = PlainShm(bytearray(block.memory))
         os.close(block.fd)
-        return sum(sums[::2])
+        return copy
 
 
 class Fleet:
@@ -146,6 +157,7 @@ class Fleet:
             for gateway in self._gateways:
                 if gateway.child.process.poll() is None:
                     wait_until(lambda gateway=gateway: gateway.in_flight() == 0, what="no request counted at an engine")
+                    wait_until(lambda gateway=gateway: gateway.seats() == (0, 0), what="no seat taken, nobody waiting")
         wait_until(lambda: not running_with_tag(self.tag), what=f"no process left behind: {running_with_tag(self.tag)}")
 
 
