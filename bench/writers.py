@@ -18,11 +18,12 @@ from smg.obs.shm import Shm, attach_block, make_block
 __all__ = ["check_epochs", "check_writers"]
 
 WRITERS = 4
-BEGINNINGS = 64
+BEGINNINGS = 4
 BLOCKS = 12
 GRACE_S = 120.0
 LIFE_S = 0.0002
-LOOKED_AT = 1000
+PATIENCE_S = 10.0
+LIFE_BLOCKS = 64
 
 
 def beginning(number: int) -> list[int]:
@@ -84,7 +85,7 @@ def run(seconds: float, fd: int, target: Callable[..., None]) -> tuple[dict[int,
 
 def check_writers(seconds: float, *, full: bool = False) -> int:
     """Four processes write entries that share words; each answer must be the model's, or in a `full` table, which forgets, no more."""
-    block = make_block(rows=3, prefix_blocks=500 if full else 16384)
+    block = make_block(rows=3, prefix_blocks=14 if full else 16384)
     counts, wrong = run(seconds, block.fd, write)
     index, checked, known, out = PrefixIndex(Shm(block.memory)), sum(counts.values()), 0, array("q", [0])
     for worker, count in counts.items():
@@ -101,62 +102,63 @@ def check_writers(seconds: float, *, full: bool = False) -> int:
         f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} actions, {evicted:,} entries given up: "
         f"{wrong} of {checked:,} answers are not the model's; at the end {known} are of known beginnings"
     )
-    return wrong + (not known) + (bool(evicted) != full)
+    return wrong + (bool(evicted) != full) + (not known and not full)
 
 
 def settle(fd: int, worker: int, seconds: float, done: "Queue[tuple[int, int, int]]") -> None:
-    """Writes prompts that tell for which life of which slot they were written.
-
-    One whose engine changed meanwhile is taken back: the call may have seen the new engine only, and then was right to write it.
-    """
+    """Writes prompts that tell for which life of the slot they were written."""
     shm = Shm(attach_block(fd).memory)
     index, number, until = PrefixIndex(shm), 0, time.monotonic() + seconds
     while time.monotonic() < until:
-        slot = number % 4
-        epoch = shm.engine_epoch(slot)
-        index.insert(index.prompt(life(worker, slot=slot, epoch=epoch)), slot)
-        if shm.engine_epoch(slot) != epoch:
-            index.remove(index.names(0, life(worker, slot=slot, epoch=epoch), 16), slot)
-        number += 1
+        epoch = shm.engine_epoch(0)
+        prompt = index.prompt(life(worker, epoch=epoch))
+        while shm.engine_epoch(0) == epoch and time.monotonic() < until:
+            index.insert(prompt, 0, -1, epoch)
+            number += 1
     done.put((worker, number, 0))
 
 
-def life(worker: int, *, slot: int, epoch: int) -> list[int]:
-    """The prompt of one life of a slot."""
-    return [worker, slot, epoch, *range(16 * BLOCKS - 3)]
+def life(worker: int, *, epoch: int) -> list[int]:
+    """A writer's prompt for one life of the slot."""
+    return [worker, epoch, *range(16 * LIFE_BLOCKS - 2)]
 
 
-def rule(fd: int, seconds: float) -> None:
-    """Gives slots to new engines all the time, as the control process does."""
+def rule(fd: int, seconds: float, found: "Queue[tuple[int, int]]") -> None:
+    """Gives the slot to new engines all the time, as the control process does, and looks whether one has what was for the one before.
+
+    A writer that was in the midst of it takes back what it wrote as soon as it goes on: what stays counts.
+    """
     shm = Shm(attach_block(fd).memory)
-    index, lives, until = PrefixIndex(shm), 0, time.monotonic() + seconds
+    index, lives, left, out, until = PrefixIndex(shm), 0, 0, array("q", [0]), time.monotonic() + seconds
     while time.monotonic() < until:
-        shm.open_engine(lives % 4, 1)
-        index.open(lives % 4)
+        before = shm.engine_epoch(0)
+        shm.open_engine(0, 1)
+        index.open(0)
         lives += 1
         time.sleep(LIFE_S)
+        for worker in range(WRITERS):
+            prompt, patience = index.prompt(life(worker, epoch=before)), time.monotonic() + PATIENCE_S
+            index.match(prompt, array("q", [0]), out)
+            while out[0] and time.monotonic() < patience:
+                time.sleep(LIFE_S)
+                index.match(prompt, array("q", [0]), out)
+            left += out[0] > 0
+        if left:
+            break
+    found.put((lives, left))
 
 
 def check_epochs(seconds: float) -> int:
     """A slot's new engine must not have what was written for the one before, by writers that were in the midst of it."""
-    block = make_block(rows=3, prefix_blocks=16384)
-    shm = Shm(block.memory)
-    for slot in range(4):
-        shm.open_engine(slot, 1)
+    block = make_block(rows=3, prefix_blocks=1024)
+    Shm(block.memory).open_engine(0, 1)
     context = multiprocessing.get_context("fork")
-    ruler = context.Process(target=rule, args=(block.fd, seconds))
+    found: Queue[tuple[int, int]] = context.Queue()
+    ruler = context.Process(target=rule, args=(block.fd, seconds, found))
     ruler.start()
     counts, _ = run(seconds, block.fd, settle)
+    lives, left = found.get(timeout=GRACE_S)
     ruler.join()
-    index, left, lives, out = PrefixIndex(shm), 0, 0, array("q", [0])
-    for slot in range(4):
-        lives += shm.engine_epoch(slot) - 1
-        for worker in range(WRITERS):
-            for epoch in range(max(1, shm.engine_epoch(slot) - LOOKED_AT), shm.engine_epoch(slot)):
-                index.match(index.prompt(life(worker, slot=slot, epoch=epoch)), array("q", [slot]), out)
-                left += out[0] > 0
     os.close(block.fd)
-    print(
-        f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} prompts for {lives:,} engines: {left} of them are with a later one"
-    )
+    print(f"{WRITERS} processes, {seconds:.0f} s, {sum(counts.values()):,} prompts for {lives:,} engines: {left} are with a later one")
     return left + (not lives)

@@ -18,5 +18,5 @@ cdef class PrefixIndex:
     cdef Shm shm
 
     cdef int64_t *_slot(self, int64_t slot) except NULL
-    cdef int64_t _opened(self, int64_t slot) except -2
+    cdef int64_t _opened(self, int64_t slot, int64_t wanted) except -2
     cdef bint _put(self, const uint64_t *names, int64_t count, int64_t slot, int64_t rank, int shift, int64_t epoch) noexcept nogil

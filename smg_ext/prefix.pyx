@@ -347,11 +347,14 @@ cdef class PrefixIndex:
             raise IndexError(f"no engine slot {slot}")
         return self.c.slots + slot * SLOT_WORDS
 
-    cdef int64_t _opened(self, int64_t slot) except -2:
-        """Gives the epoch for which entries of the slot may be made, -1 = none; a slot that never had any needs no more than its epoch."""
+    cdef int64_t _opened(self, int64_t slot, int64_t wanted) except -2:
+        """Gives the epoch for which entries of the slot may be made, -1 = none; a slot that never had any needs no more than its epoch.
+
+        `wanted`: the only epoch that may be, -1 = whichever it is.
+        """
         cdef uint64_t *own = <uint64_t *>(self._slot(slot) + S_EPOCH)
         cdef uint64_t epoch = smg_peek(<uint64_t *>(self.c.engines + slot * ENGINE_WORDS + ENGINES_EPOCH))
-        if slot >= COLUMNS * GROUPS:
+        if slot >= COLUMNS * GROUPS or (wanted >= 0 and <uint64_t>wanted != epoch):
             return -1
         if smg_peek(own) == 0:
             smg_replace(own, 0, epoch)
@@ -401,12 +404,12 @@ cdef class PrefixIndex:
                 best = _best_rank(&self.c, &prompt.c, slot, &most)
         return best
 
-    def insert(self, Prompt prompt not None, int64_t slot, int64_t rank=-1):
-        """Predicts that an engine will hold the prompt; rank -1 = it is not known where.
+    def insert(self, Prompt prompt not None, int64_t slot, int64_t rank=-1, int64_t epoch=-1):
+        """Predicts that an engine will hold the prompt; rank -1 = it is not known where, epoch -1 = whichever engine has the slot.
 
-        False when the slot's engine is new and `open` has not run for it yet.
+        False when the slot's engine is new and `open` has not run for it yet, or is not that of the epoch.
         """
-        cdef int64_t epoch = self._opened(slot)
+        epoch = self._opened(slot, epoch)
         cdef bint made = False
         if rank < 0:
             rank = NO_RANK if _ranks(&self.c, slot) > 1 else 0
@@ -428,9 +431,9 @@ cdef class PrefixIndex:
             prompt.c.name_count = name_units(self.c.keys, start, prompt.c.units, prompt.c.unit_count, step, prompt.c.names)
         return array("Q", (<char *>prompt.c.names)[:prompt.c.name_count * 8])
 
-    def confirm(self, const uint64_t[::1] names, int64_t slot, int64_t rank=0):
+    def confirm(self, const uint64_t[::1] names, int64_t slot, int64_t rank=0, int64_t epoch=-1):
         """Takes an engine's word that it holds the blocks at whose end the beginnings with these names are. False as `insert`."""
-        cdef int64_t epoch = self._opened(slot)
+        epoch = self._opened(slot, epoch)
         cdef bint made = epoch >= 0
         if made and names.shape[0]:
             with nogil:

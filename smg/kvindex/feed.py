@@ -78,11 +78,11 @@ class Rank:
 class Feed:
     """`lag_s`: how old the last batch was when it was taken. A block takes about 150 bytes here."""
 
-    def __init__(self, index: PrefixIndex, *, slot: int, most_blocks: int = 1 << 20) -> None:
+    def __init__(self, index: PrefixIndex, *, slot: int, epoch: int = -1, most_blocks: int = 1 << 20) -> None:
         self.lag_s = 0.0
         self.restarts = self.gaps = self.unplaced = 0
         self._index = index
-        self._slot = slot
+        self._slot, self._epoch = slot, epoch
         self._most_blocks = most_blocks
         self._size = 0
         self._rank_count = 1
@@ -181,7 +181,7 @@ class Feed:
             rank.put(block, place)
             if not place[1]:
                 ends.append(place[0])
-        self._index.confirm(ends, self._slot, number)
+        self._index.confirm(ends, self._slot, number, self._epoch)
 
     def _places(self, event: KvStored, start: Place | None) -> Iterator[tuple[int, Place]]:
         """Gives each block that can be placed: its name, and where it ends."""

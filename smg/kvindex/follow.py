@@ -33,7 +33,7 @@ class Follower:
     """Follows one engine's KV events until cancelled, or until the engine says that it has none."""
 
     def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex) -> None:
-        self.feed = Feed(index, slot=record.slot)
+        self.feed = Feed(index, slot=record.slot, epoch=record.epoch)
         self.supported = True
         self._record = record
         self._pool = pool

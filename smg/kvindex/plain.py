@@ -71,9 +71,9 @@ class PlainPrefixIndex:
         """Gives the data-parallel rank that holds most of a prompt, -1 when there is none to name."""
         return self._best(prompt, slot)[1] if self._words[self._slot(slot) + RANKS] > 1 else -1
 
-    def insert(self, prompt: PlainPrompt, slot: int, rank: int = -1) -> bool:
+    def insert(self, prompt: PlainPrompt, slot: int, rank: int = -1, epoch: int = -1) -> bool:
         """Predicts that an engine will hold the prompt."""
-        if not self._open_here(slot):
+        if not self._open_here(slot, epoch):
             return False
         if rank < 0:
             rank = NO_RANK if self._words[self._slot(slot) + RANKS] > 1 else 0
@@ -87,9 +87,9 @@ class PlainPrefixIndex:
             raise ValueError("no name of a beginning, or no step")
         return self._names(start, prompt, step)
 
-    def confirm(self, names: "array[int]", slot: int, rank: int = 0) -> bool:
+    def confirm(self, names: "array[int]", slot: int, rank: int = 0, epoch: int = -1) -> bool:
         """Takes an engine's word that it holds these blocks."""
-        if not self._open_here(slot):
+        if not self._open_here(slot, epoch):
             return False
         self._put_all(names, slot, rank, CONFIRMED)
         return True
@@ -156,9 +156,9 @@ class PlainPrefixIndex:
     def _current(self, slot: int) -> bool:
         return self._words[self._slot(slot) + OWN_EPOCH] == self._shm.engine_epoch(slot)
 
-    def _open_here(self, slot: int) -> bool:
+    def _open_here(self, slot: int, epoch: int) -> bool:
         at = self._slot(slot)
-        if slot >= COLUMNS * GROUPS:
+        if slot >= COLUMNS * GROUPS or epoch not in (-1, self._shm.engine_epoch(slot)):
             return False
         if self._words[at + OWN_EPOCH] == 0:
             self._words[at + OWN_EPOCH] = self._shm.engine_epoch(slot)

@@ -180,6 +180,9 @@ def test_a_removed_engine_is_gone_at_once(pair: Pair) -> None:
     assert not index.insert(index.prompt(ids(64)), 9), "an entry of the new engine would live beside those of the old one"
     index.open(9)
     assert held(index, index.prompt(ids(64)), [9]) == [0]
+    assert not index.insert(index.prompt(ids(64)), 9, -1, shm.engine_epoch(9) - 1), "it is for the engine before"
+    assert not index.confirm(index.names(0, ids(64), 16), 9, 0, shm.engine_epoch(9) - 1)
+    assert held(index, index.prompt(ids(64)), [9]) == [0]
     assert index.insert(index.prompt(ids(32)), 9)
     index.open(9)
     assert held(index, index.prompt(ids(64)), [9]) == [32]
