@@ -3,7 +3,7 @@
 import msgspec
 
 from smg.api.base import Reply, Request, Services
-from smg.worker import EngineState
+from smg.worker import EngineState, lacking
 
 __all__ = ["health", "readiness"]
 
@@ -16,10 +16,10 @@ async def health(http: Request, services: Services) -> Reply:
 async def readiness(http: Request, services: Services) -> Reply:
     """200 while a ready engine is there and the gateway is not on its way out; else 503 with the reason."""
     records = [record for engines in services.view.models().values() for record in engines]
-    healthy = sum(services.view.state(record.slot) is EngineState.READY for record in records)
-    fields: dict[str, object] = {"status": "ready", "healthy_workers": healthy, "total_workers": len(records)}
+    healthy = [record for record in records if services.view.state(record.slot) is EngineState.READY]
+    fields: dict[str, object] = {"status": "ready", "healthy_workers": len(healthy), "total_workers": len(records)}
     if services.draining:
         fields |= {"status": "not_ready", "reason": "the gateway is draining"}
-    elif not healthy:
-        fields |= {"status": "not_ready", "reason": "no healthy worker"}
+    elif reason := lacking(healthy):
+        fields |= {"status": "not_ready", "reason": reason}
     return Reply(status=503 if "reason" in fields else 200, body=msgspec.json.encode(fields))

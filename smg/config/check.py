@@ -5,7 +5,7 @@ Called by `smg.config.load` after all layers are in, so by `smg check` and at ev
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,7 +15,7 @@ from smg.config.classes import read_priority_classes, read_tenant_limits
 from smg.config.tree import Config
 from smg.errors import ConfigError
 
-__all__ = ["Mistake", "address_fault", "find_mistakes", "find_warnings"]
+__all__ = ["Mistake", "address_fault", "find_mistakes", "find_warnings", "prefill_engines"]
 
 SCHEMES = ("grpc", "grpcs", "unix")
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -34,14 +34,14 @@ class Mistake(Struct, frozen=True, kw_only=True):
 
 def find_mistakes(config: Config) -> list[Mistake]:
     """Gives every mistake, in the order of the tree. Looks at the file system; opens no connection."""
-    finders = (_server, _tls, _tenants, _limit_files, _worker_urls, _model, _aliases, _ports, _folders)
+    finders = (_server, _tls, _tenants, _limit_files, _worker_urls, _pairs, _model, _aliases, _ports, _folders)
     return [mistake for finder in finders for mistake in finder(config)]
 
 
 def find_warnings(config: Config) -> list[str]:
     """Gives what is allowed and probably not meant, each with its path."""
     warnings = []
-    if not config.engines.worker_urls:
+    if not (config.engines.worker_urls or config.engines.prefill or config.engines.decode):
         warnings.append("engines.worker_urls: no engine is named, so every request will be refused")
     if config.health.disable_check:
         warnings.append("health.disable_check: engines are taken for ready without being asked")
@@ -49,6 +49,17 @@ def find_warnings(config: Config) -> list[str]:
     if admission.max_concurrent_requests <= 0 < admission.rate_limit_tokens_per_second:
         warnings.append("admission.rate_limit_tokens_per_second: does nothing without max_concurrent_requests")
     return warnings
+
+
+def prefill_engines(words: Iterable[str]) -> list[tuple[str, str]]:
+    """Gives address and port of each prefill engine. The port follows its address, as a word of its own or behind a space; none = empty."""
+    found: list[tuple[str, str]] = []
+    for word in (part for entry in words for part in entry.split()):
+        if found and not found[-1][1] and (word.isdecimal() or word == "none"):
+            found[-1] = (found[-1][0], word)
+        else:
+            found.append((word, ""))
+    return [(url, "" if port == "none" else port) for url, port in found]
 
 
 def _mistake(text: str, *paths: str) -> Mistake:
@@ -128,6 +139,27 @@ def _worker_urls(config: Config) -> Iterator[Mistake]:
 def address_fault(url: str) -> str:
     """Says what is wrong with an engine's address, wherever it comes from; or nothing."""
     return _bad_url(url)
+
+
+def _pairs(config: Config) -> Iterator[Mistake]:
+    engines = config.engines
+    prefill = prefill_engines(engines.prefill)
+    for _, port in prefill:
+        if port and not 0 < int(port) < 65536:
+            yield _mistake(f"{port} is no port", "engines.prefill")
+    known = [*engines.worker_urls]
+    for path, urls in (("engines.prefill", [url for url, _ in prefill]), ("engines.decode", list(engines.decode))):
+        for url in urls:
+            trouble = "is given twice" if url in known else _bad_url(url)
+            known.append(url)
+            if trouble:
+                yield _mistake(f"{_without_password(url)!r} {trouble}", path)
+    if prefill and not engines.decode:
+        yield _mistake("is missing: without a decode engine nothing can be answered", "engines.decode", "engines.prefill")
+    if engines.decode and not prefill:
+        yield _mistake("is missing: without a prefill engine nothing can be answered", "engines.prefill", "engines.decode")
+    if engines.pd_disaggregation and not prefill and not engines.decode:
+        yield _mistake("is missing, and engines.pd_disaggregation is set", "engines.prefill", "engines.pd_disaggregation")
 
 
 def _without_password(url: str) -> str:

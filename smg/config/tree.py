@@ -155,6 +155,12 @@ class Engines(Struct, frozen=True, kw_only=True):
     worker_urls: Annotated[
         tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT, grpcs://HOST:PORT, unix:///PATH; repeatable")
     ] = ()
+    pd_disaggregation: Annotated[bool, Meta(description="prefill and decode are computed by different engines")] = False
+    prefill: Annotated[
+        tuple[str, ...],
+        Meta(description="prefill engine, with the port where SGLang hands over its KV cache behind it: ADDRESS [PORT]; repeatable"),
+    ] = ()
+    decode: Annotated[tuple[str, ...], Meta(description="decode engine; repeatable")] = ()
     backend: Annotated[
         str, Meta(description="engine protocol; auto asks each engine", extra={"flag": ["--backend", "--runtime"], "choices": "engine"})
     ] = "auto"
@@ -180,6 +186,8 @@ class Routing(Struct, frozen=True, kw_only=True):
     """How an engine is chosen."""
 
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "cache_aware"
+    prefill_policy: Annotated[str, Meta(description="policy among prefill engines; empty: policy", extra={"choices": "policy"})] = ""
+    decode_policy: Annotated[str, Meta(description="policy among decode engines; empty: policy", extra={"choices": "policy"})] = ""
     load_monitor_interval_s: Annotated[
         float,
         Meta(gt=0, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}),

@@ -8,7 +8,9 @@ from smg.engine.base import (
     EngineFinish,
     EngineOptions,
     EngineRequest,
+    Failed,
     Features,
+    KvTransfer,
     Load,
     ModelInfo,
     ResolvedSampling,
@@ -19,6 +21,7 @@ from smg.engine.detect import detect
 from smg.engine.events import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
 from smg.engine.fields import field_table
 from smg.engine.grpc import GrpcEngine
+from smg.engine.pair import PairedEngine, Prefill
 from smg.engine.reader import leave_call
 from smg.engine.status import error_of_call
 from smg.errors import ConfigError
@@ -30,6 +33,7 @@ __all__ = [
     "EngineFinish",
     "EngineOptions",
     "EngineRequest",
+    "Failed",
     "Features",
     "GrpcEngine",
     "KvBatch",
@@ -37,8 +41,11 @@ __all__ = [
     "KvCleared",
     "KvRemoved",
     "KvStored",
+    "KvTransfer",
     "Load",
     "ModelInfo",
+    "PairedEngine",
+    "Prefill",
     "ResolvedSampling",
     "ServerInfo",
     "TokenScores",

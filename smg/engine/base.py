@@ -7,11 +7,14 @@ reads the fields that `decode` reads, by their numbers in `service`'s descriptor
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Literal, TypeAlias
 
+from google.protobuf.descriptor import ServiceDescriptor
 from msgspec import Struct
 
+from smg._ext import Call, Sink
+from smg.errors import EngineError, Unimplemented
 from smg.registry import Registry
 from smg.types.job import Constraint
 
@@ -22,7 +25,9 @@ __all__ = [
     "EngineFinish",
     "EngineOptions",
     "EngineRequest",
+    "Failed",
     "Features",
+    "KvTransfer",
     "Load",
     "ModelInfo",
     "ResolvedSampling",
@@ -31,6 +36,10 @@ __all__ = [
 ]
 
 EngineFinish: TypeAlias = Literal["stop", "length", "abort", "tool_calls", "content_filter"]
+# How prefill and decode engines of a protocol work together: not at all, one after the other, or both at once.
+Disaggregation: TypeAlias = Literal["none", "sequential", "parallel"]
+# Is told of what ended a request although its call goes on.
+Failed: TypeAlias = Callable[[EngineError], object]
 
 
 class Features(Struct, frozen=True, kw_only=True):
@@ -50,6 +59,7 @@ class Features(Struct, frozen=True, kw_only=True):
     kv_events: bool = True
     tokenizer: bool = True
     data_parallel_rank: bool = False
+    disaggregation: Disaggregation = "none"
 
 
 class ResolvedSampling(Struct, frozen=True, kw_only=True):
@@ -68,6 +78,18 @@ class ResolvedSampling(Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     ignore_eos: bool = False
     n: int = 1
+
+
+class KvTransfer(Struct, frozen=True, kw_only=True):
+    """What one leg of a request is told about the prompt's KV cache on its way from the prefill engine to the decode engine.
+
+    `params`: the connector's own JSON (vLLM). Else both legs meet at `host`:`port`, in `room`, a number that no other request has.
+    """
+
+    params: str = ""
+    host: str = ""
+    port: int = 0
+    room: int = 0
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
@@ -93,6 +115,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     stream: bool = True
     data_parallel_rank: int | None = None
     priority: int = 0
+    transfer: KvTransfer | None = None
 
 
 class TokenScores(Struct, frozen=True, kw_only=True):
@@ -107,7 +130,7 @@ class EngineDelta(Struct, frozen=True, kw_only=True):
     """One step of one choice, normalised: joined over a choice, `token_ids` are exactly the generated ids, each once.
 
     Counts are cumulative for the choice. `finish` is set on the last delta of the choice and on no other; `matched` is then the stop string
-    or token id that the engine named.
+    or token id that the engine named. `transfer`: what a prefill engine tells the decode engine.
     """
 
     choice: int = 0
@@ -120,6 +143,7 @@ class EngineDelta(Struct, frozen=True, kw_only=True):
     prompt_logprobs: TokenScores | None = None
     finish: EngineFinish | None = None
     matched: str | int | None = None
+    transfer: str = ""
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
@@ -178,11 +202,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 class Engine(ABC):
     """A connection to one engine. The constructor has no side effects; `start` connects lazily, `close` ends every call.
 
-    Every method raises the `EngineError` family only, and ends by its own deadline.
+    Every method raises the `EngineError` family only, and ends by its own deadline. `service`: the gRPC service, where there is one.
     """
 
-    runtime: ClassVar[str]
-    features: ClassVar[Features]
+    runtime: str
+    features: Features
+    service: ServiceDescriptor
 
     def __init__(self, url: str, *, options: EngineOptions | None = None) -> None:
         self.url = url
@@ -206,6 +231,18 @@ class Engine(ABC):
 
         A stream that ends before every choice had its `finish` raises EngineProtocol.
         """
+
+    @property
+    def native(self) -> bool:
+        """True when `generate_into` can be used, with the field tables of `service`."""
+        return False
+
+    async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float, failed: Failed | None = None) -> Call:
+        """Starts the request on the native plane, its messages going to `sink`. The deadline is also the caller's to keep.
+
+        `failed` is called when something else than the call itself ends the request.
+        """
+        raise Unimplemented(f"the {self.runtime} engine has no native data plane")
 
     @abstractmethod
     async def abort(self, request_id: str) -> None:

@@ -7,16 +7,16 @@ import asyncio
 import hashlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from smg._ext import Call, Sink
 from smg.engine.answer import Answer
-from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Load, ModelInfo, ServerInfo
+from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Failed, Load, ModelInfo, ServerInfo
 from smg.engine.channel import call_metadata, open_channel
 from smg.engine.events import KvBatch, batch_of
 from smg.engine.native import Messages, NativeLink
@@ -49,8 +49,6 @@ SUBSCRIPTION_S = 3600.0
 
 class GrpcEngine(Engine):
     """An engine behind a gRPC service. Drivers add `service`, `features` and `encode`, and what their protocol says in its own way."""
-
-    service: ClassVar[ServiceDescriptor]
 
     def __init__(self, url: str, *, options: EngineOptions | None = None) -> None:
         super().__init__(url, options=options)
@@ -122,8 +120,8 @@ class GrpcEngine(Engine):
         """True when `generate_into` can be used."""
         return self._link is not None
 
-    async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float) -> Call:
-        """Starts the request on the native plane, its messages going to `sink`. The deadline is also the caller's to keep."""
+    async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float, failed: Failed | None = None) -> Call:
+        """Starts the request on the native plane; see `Engine.generate_into`. Nothing but the call itself ends it."""
         if self._link is None:
             raise EngineUnavailable("the connection to the engine is closed")
         message = self._made(self._writer.write, request)

@@ -63,6 +63,7 @@ class Body(Struct, frozen=True, kw_only=True):
     ids: str
     scores: tuple[tuple[str, str, bool, Callable[[Reply], TokenScores]], ...]  # the bool: the field is repeated
     matched: tuple[str, ...]
+    transfer: bool  # it can tell how the KV cache is handed over
 
 
 def delta_of(message: Reply) -> EngineDelta:
@@ -76,6 +77,8 @@ def delta_of(message: Reply) -> EngineDelta:
             values[ours] = scores(getattr(reply, theirs))
     if closing:
         values["finish"] = finish_of(reply.finish_reason)
+        if body.transfer:
+            values["transfer"] = reply.kv_transfer_params_json
         values["matched"] = next((getattr(reply, name) for name in body.matched if reply.HasField(name)), None)
     return EngineDelta(token_ids=list(getattr(reply, body.ids)), **values)
 
@@ -116,6 +119,7 @@ def _body(reply: Descriptor) -> Body:
         ids=next(name for name, meaning in meanings if meaning == "ids"),
         scores=tuple((SCORES[name][0], name, reply.fields_by_name[name].is_repeated, SCORES[name][1]) for name in names if name in SCORES),
         matched=tuple(name for name, meaning in meanings if meaning in ("matched_id", "matched_text")),
+        transfer="kv_transfer_params_json" in names,
     )
 
 

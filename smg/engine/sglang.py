@@ -4,7 +4,7 @@ Ids only: the worker has no tokenizer and rejects stop strings. Zeroes are taken
 The protocol has no seed (ignored: best effort) and no priority. Abort does not end the call: the pipeline cancels it as well.
 """
 
-from smg.engine.base import ENGINES, EngineRequest, Features
+from smg.engine.base import ENGINES, EngineRequest, Features, KvTransfer
 from smg.engine.grpc import GrpcEngine
 from smg.engine.sampling import CONSTRAINTS, text_constraint
 from smg.pb import sglang_scheduler_pb2 as pb
@@ -19,7 +19,13 @@ class SglangEngine(GrpcEngine):
     runtime = "sglang"
     service = pb.DESCRIPTOR.services_by_name["SglangScheduler"]
     features = Features(
-        stop_strings=False, seed=False, prompt_logprobs=True, constraints=CONSTRAINTS, reasoning_first=True, data_parallel_rank=True
+        stop_strings=False,
+        seed=False,
+        prompt_logprobs=True,
+        constraints=CONSTRAINTS,
+        reasoning_first=True,
+        data_parallel_rank=True,
+        disaggregation="parallel",
     )
 
     def encode(self, request: EngineRequest) -> pb.GenerateRequest:
@@ -34,7 +40,12 @@ class SglangEngine(GrpcEngine):
             data_parallel_rank=request.data_parallel_rank,
             stream=request.stream,
             require_reasoning=request.constraint is not None and request.reasoning_first,
+            disaggregated_params=_rendezvous(request.transfer) if request.transfer else None,
         )
+
+
+def _rendezvous(transfer: KvTransfer) -> pb.DisaggregatedParams:
+    return pb.DisaggregatedParams(bootstrap_host=transfer.host, bootstrap_port=transfer.port, bootstrap_room=transfer.room)
 
 
 def _sampling(request: EngineRequest) -> pb.SamplingParams:

@@ -4,7 +4,7 @@ Sampling scalars are optional and all sent. Without no_stop_trim the id that sto
 Stop strings have a field, but no build was there to see what the ids hold then: they are not sent. No priority, no prompt logprobs.
 """
 
-from smg.engine.base import ENGINES, EngineRequest, Features
+from smg.engine.base import ENGINES, EngineRequest, Features, KvTransfer
 from smg.engine.grpc import GrpcEngine
 from smg.engine.sampling import CONSTRAINTS, narrow_seed, text_constraint
 from smg.pb import tokenspeed_scheduler_pb2 as pb
@@ -18,7 +18,7 @@ class TokenspeedEngine(GrpcEngine):
 
     runtime = "tokenspeed"
     service = pb.DESCRIPTOR.services_by_name["TokenSpeedScheduler"]
-    features = Features(stop_strings=False, constraints=CONSTRAINTS, data_parallel_rank=True)
+    features = Features(stop_strings=False, constraints=CONSTRAINTS, data_parallel_rank=True, disaggregation="parallel")
 
     def encode(self, request: EngineRequest) -> pb.GenerateRequest:
         """Gives the GenerateRequest."""
@@ -30,7 +30,12 @@ class TokenspeedEngine(GrpcEngine):
             top_logprobs_num=request.logprobs or 0,
             stream=request.stream,
             data_parallel_rank=request.data_parallel_rank,
+            kv_bootstrap_info=_rendezvous(request.transfer) if request.transfer else None,
         )
+
+
+def _rendezvous(transfer: KvTransfer) -> pb.KvBootstrapInfo:
+    return pb.KvBootstrapInfo(bootstrap_host=transfer.host, bootstrap_port=transfer.port, bootstrap_room=transfer.room)
 
 
 def _sampling(request: EngineRequest) -> pb.SamplingParams:

@@ -21,7 +21,9 @@ class VllmEngine(GrpcEngine):
 
     runtime = "vllm"
     service = pb.DESCRIPTOR.services_by_name["VllmEngine"]
-    features = Features(prompt_logprobs=True, constraints=CONSTRAINTS, reasoning_first=True, data_parallel_rank=True)
+    features = Features(
+        prompt_logprobs=True, constraints=CONSTRAINTS, reasoning_first=True, data_parallel_rank=True, disaggregation="sequential"
+    )
 
     def encode(self, request: EngineRequest) -> pb.GenerateRequest:
         """Gives the GenerateRequest."""
@@ -31,6 +33,7 @@ class VllmEngine(GrpcEngine):
             sampling_params=_sampling(request),
             stream=request.stream,
             data_parallel_rank=request.data_parallel_rank,
+            kv_transfer_params_json=request.transfer.params if request.transfer else None,
         )
 
 

@@ -44,7 +44,8 @@ class RequestWriter:
 
     def write(self, request: EngineRequest) -> bytes:
         """Gives the serialized request. Raises ValueError or TypeError when a value does not fit its field."""
-        fixed = self._encoded(request) if request.sampling.logit_bias else self._fixed(request)
+        once = request.sampling.logit_bias or request.transfer  # not what others will say
+        fixed = self._encoded(request) if once else self._fixed(request)
         packed = request.packed_ids or packed_ids(request.prompt_ids)
         return self._layout.write(fixed, request_id=request.request_id, text=request.prompt_text, packed=packed)
 

@@ -52,6 +52,8 @@ METRICS = {
         Metric("smg_router_tpot_seconds", "histogram", SHORT_ROUTER, "mean time of each token after the first"),
         Metric("smg_router_generation_duration_seconds", "histogram", SHORT_ROUTER, "time from the first token to the last"),
         Metric("smg_router_tokens_total", "counter", (*SHORT_ROUTER, "token_type"), "tokens in and out"),
+        Metric("smg_pd_prefill_duration_seconds", "histogram", ("backend_type", "model", "runtime"), "time of the prefill engine's part"),
+        Metric("smg_pd_kv_transfer_failures_total", "counter", (), "prefill engines' parts that failed"),
         Metric("smg_tokenizer_cache_lookups_total", "counter", ("level", "result"), "requests (l0) and pieces of prompts (l1) looked up"),
         Metric("smg_worker_selection_total", "counter", ("worker_type", "connection_mode", "model", "policy"), "engines chosen, by policy"),
         Metric("smg_worker_errors_total", "counter", ("worker_type", "connection_mode", "error_type"), "engine calls that failed"),

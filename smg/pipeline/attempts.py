@@ -115,7 +115,7 @@ class Tries:
             if error is None or isinstance(error, EngineRejected):
                 lease.succeed()
                 self._attempts.meter.add("smg_worker_cb_outcomes_total", (record.url, "success"))
-            elif self._blames(error, attempt):
+            elif attempt.blamed is None and self._blames(error, attempt):
                 if record.slot not in self.failed or lease.probe:  # one request that no engine survives is one failure of each
                     lease.fail()
                 self._tell_failure(record, error)
@@ -141,7 +141,7 @@ class Tries:
         if attempt.answered or not error.retryable:
             return False
         self._error = error
-        self.failed |= {attempt.record.slot}
+        self.failed |= {attempt.record.slot if attempt.blamed is None else attempt.blamed}
         labels = (WORKER_TYPE, self._endpoint)
         if self.count >= self._attempts.most or not self._attempts.budget.spend():
             self._attempts.meter.add("smg_worker_retries_exhausted_total", labels)
@@ -166,15 +166,19 @@ class Tries:
 
 
 class Attempt:
-    """One attempt at one engine, as a block. `answered`: something has come from the engine, so that nothing may be sent again."""
+    """One attempt at one engine, as a block. `answered`: something has come from the engine, so that nothing may be sent again.
 
-    __slots__ = ("answered", "lease", "record", "tries")
+    `blamed`: the slot of another engine that failed it, and has been told so.
+    """
+
+    __slots__ = ("answered", "blamed", "lease", "record", "tries")
 
     def __init__(self, tries: Tries, record: EngineRecord, lease: Lease) -> None:
         self.tries = tries
         self.record = record
         self.lease = lease
         self.answered = False
+        self.blamed: int | None = None
 
     def __enter__(self) -> "Attempt":
         return self

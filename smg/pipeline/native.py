@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache, lru_cache
 from typing import Protocol, TypedDict
 
+from google.protobuf.descriptor import ServiceDescriptor
 from msgspec import Struct
 
 from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
-from smg.engine import Engine, EngineRequest, GrpcEngine, error_of_call, field_table, leave_call
+from smg.engine import Engine, EngineRequest, error_of_call, field_table, leave_call
 from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts
@@ -117,13 +118,13 @@ def natively(engine: Engine, job: Job, model: ServedModel) -> bool:
     """True when the native machine can read the answer."""
     if model.vocabulary is None or job.logprobs.output is not None or job.logprobs.prompt is not None:
         return False
-    return isinstance(engine, GrpcEngine) and engine.native
+    return engine.native
 
 
 @cache
-def tables(kind: type[GrpcEngine]) -> FieldTable:
+def tables(service: ServiceDescriptor) -> FieldTable:
     """Gives the field table of a protocol."""
-    return FieldTable(field_table(kind.service.methods_by_name["Generate"].output_type))
+    return FieldTable(field_table(service.methods_by_name["Generate"].output_type))
 
 
 @lru_cache(maxsize=8)
@@ -138,7 +139,6 @@ class NativeCall:
     machine: Machine
 
     def __init__(self, engine: Engine, request: EngineRequest, *, deadlines: Deadlines, aborts: Aborts) -> None:
-        assert isinstance(engine, GrpcEngine)
         self._engine = engine
         self._request = request
         self._deadlines = deadlines
@@ -172,7 +172,7 @@ class NativeCall:
         timeout_s = deadline_s - time.monotonic()
         if timeout_s <= 0:
             raise EngineTimeout("the request's deadline passed before an engine was asked")
-        self._call = await self._engine.generate_into(self.machine, self._request, timeout_s=timeout_s)
+        self._call = await self._engine.generate_into(self.machine, self._request, timeout_s=timeout_s, failed=self._fail)
         self._tick = self._deadlines.add(self, deadline_s)
 
     async def _wait(self) -> None:
@@ -260,7 +260,7 @@ class NativeChat(NativeCall):
         self._begun: Callable[[], object] | None = begun
         stops = automaton(asked.job.stops.strings)
         self._sink = ChatSink(
-            tables(type(self._engine)),
+            tables(engine.service),
             asked.model.vocabulary,
             stops,
             prefix=frame.prefix,
@@ -295,7 +295,7 @@ class NativeText(NativeCall):
         super().__init__(engine, asked.request, deadlines=deadlines, aborts=aborts)
         assert asked.model.vocabulary is not None
         self._sink = ChatSink(
-            tables(type(self._engine)),
+            tables(engine.service),
             asked.model.vocabulary,
             automaton(asked.job.stops.strings),
             prefix=b"",
@@ -331,7 +331,7 @@ class NativeEvents(NativeCall):
         self._gathered: list[Record] = []
         self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=asked.thinking)
         self.machine = EventSink(
-            tables(type(self._engine)),
+            tables(engine.service),
             asked.model.vocabulary,
             automaton(asked.job.stops.strings),
             take=self._tell if asked.job.stream else self._gathered.extend,

@@ -1,16 +1,20 @@
 """Route stage: chooses an engine for a job and counts the load there before anything is sent."""
 
+from msgspec import structs
+
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
 from smg.policy import Candidate, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
-from smg.worker import EngineRecord, Lease, WorkerView
+from smg.worker import EngineRecord, Lease, Role, WorkerView
 
 __all__ = ["Router"]
 
+ROLE_WORDS: dict[Role, str] = {"regular": "", "prefill": "prefill ", "decode": "decode "}
+
 
 class Router:
-    """Keeps one policy a model, since a policy's state is about one set of engines.
+    """Keeps one policy a model and role, since a policy's state is about one set of engines.
 
     `rank`: which of the engine's data-parallel ranks should have the request routed last, -1 when that is for the engine to choose.
     """
@@ -18,28 +22,33 @@ class Router:
     def __init__(self, view: WorkerView, *, config: RoutingConfig) -> None:
         self._view = view
         self._config = config
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[tuple[str, Role], Policy] = {}
         self.rank = -1
 
-    def route(self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
+    def route(
+        self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int], role: Role = "regular", runtime: str = ""
+    ) -> tuple[EngineRecord, Lease]:
         """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none may have the request.
 
-        Slots in `avoid` have just failed this request; they are taken again only when there is no other.
+        Slots in `avoid` have just failed this request; they are taken again only when there is no other. `runtime`: only engines of it.
         """
-        candidates = self._view.candidates(model)
         self.rank = -1
+        candidates = self._view.candidates(model, role=role)
+        if runtime:
+            slots = {record.slot for record in self._view.engines(model) if record.runtime == runtime}
+            candidates = [candidate for candidate in candidates if candidate.slot in slots]
         if not candidates:
-            raise NoEngine(f"no engine is ready for {model!r}", retry_after_s=self._view.wait_s(model))
-        policy = self._policies.get(model) or self._policies.setdefault(model, build_policy(self._config, shm=self._view.shm))
+            raise NoEngine(f"no {ROLE_WORDS[role]}engine is ready for {model!r}", retry_after_s=self._view.wait_s(model, role=role))
+        policy = self._policy(model, role)
         if routing.target_worker is not None and policy.takes_target:
             return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids))
         if avoid:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
-        request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model)
+        request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model if role == "regular" else f"{model}\n{role}")
         chosen = candidates[policy.select(candidates, request=request)]
         taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - policy.cached_tokens))
         if taken is None:  # it was removed meanwhile, or others probe it
-            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid)
+            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime)
         self.rank = policy.rank
         return taken
 
@@ -49,6 +58,14 @@ class Router:
         if record is None or (chosen.probe and not self._view.take_probe(chosen.slot)):
             return None
         return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
+
+    def _policy(self, model: str, role: Role) -> Policy:
+        policy = self._policies.get((model, role))
+        if policy is None:
+            config = self._config
+            name = {"prefill": config.prefill_policy, "decode": config.decode_policy}.get(role) or config.policy
+            policy = self._policies[model, role] = build_policy(structs.replace(config, policy=name), shm=self._view.shm)
+        return policy
 
     def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""

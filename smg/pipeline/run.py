@@ -5,6 +5,7 @@
     plan       plan.py        defaults filled in → one engine request
     route      route.py       policy → engine; its load is counted from here on
     attempt    attempts.py    engine by engine until one answers; each end is told to the engine's breaker
+    pair       pairs.py       where prefill and decode are computed apart: the other engine
     generate   generation.py  engine call → deltas
     stream     stream.py      per choice: detokenize, stop, reasoning, tool calls → events
 
@@ -21,7 +22,7 @@ from msgspec import Struct, structs
 
 from smg.config import Config
 from smg.engine import Engine
-from smg.errors import ClientGone, SmgError
+from smg.errors import ClientGone, EngineError, SmgError
 from smg.obs.metrics import Meter
 from smg.obs.requests import RequestMeter, RequestMeters
 from smg.pipeline.attempts import Attempt, Attempts, Tries
@@ -30,6 +31,7 @@ from smg.pipeline.forced import is_forced, take_tags
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.models import ModelDirectory, ServedModel
 from smg.pipeline.native import Asked, ChatRenderer, NativeCall, NativeChat, NativeEvents, NativeText, Take, TakeText, Write, natively
+from smg.pipeline.pairs import Pair, Pairs
 from smg.pipeline.parsing import Parsing, parsing_of
 from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
@@ -38,13 +40,13 @@ from smg.pipeline.stream import StreamSpec
 from smg.types.account import ACCOUNT, Charge
 from smg.types.event import Event, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
-from smg.worker import EnginePool, EngineRecord, Lease, WorkerView
+from smg.worker import EnginePool, EngineRecord, Lease, Role, WorkerView
 
 __all__ = ["Pipeline"]
 
 
 class Submission(Struct, kw_only=True):
-    """One job on its way: what stays the same whichever engine is tried."""
+    """One job on its way: what stays the same whichever engine is tried. `pair`: the engines of the last attempt, where there are two."""
 
     job: Job
     model: ServedModel
@@ -54,6 +56,7 @@ class Submission(Struct, kw_only=True):
     rank: int = -1  # of the engine's data-parallel ranks, the one to ask for
     charge: Charge | None = None
     answered: bool = False
+    pair: Pair | None = None
 
     def fail(self, error: BaseException) -> None:
         """The answer ended with an error, or its reader left."""
@@ -76,6 +79,7 @@ class Turn(Struct):
     attempt: Attempt
     engine: Engine
     asked: Asked
+    pair: Pair | None = None
 
 
 # What is done with one engine; gives the bytes that are left to be written.
@@ -93,6 +97,7 @@ class Pipeline:
         self._attempts = Attempts(view, config=config.resilience, meter=meter)
         self._meters = RequestMeters(meter)
         self._aborts = Aborts()
+        self._pairs = Pairs(router=self._router, pool=pool, view=view, aborts=self._aborts, meter=meter)
         self._deadlines = Deadlines()
         self._under_way = 0
         self._allow_special = config.model.allow_special_tokens_in_text
@@ -114,11 +119,15 @@ class Pipeline:
                     turn = await self._turn(submission, attempt)
                     if tries.count == 1:
                         yield [Started(engine=attempt.record.url, prompt_ids=submission.prompt.ids, prompt_text=submission.prompt.text)]
-                    async with aclosing(self._batches(turn)) as batches:  # type: ignore[type-var]
-                        async for events in batches:
-                            yield events
+                    try:
+                        async with aclosing(self._batches(turn)) as batches:  # type: ignore[type-var]
+                            async for events in batches:
+                                yield events
+                    except EngineError as error:
+                        await self._pairs.judge(error, pair=turn.pair, attempt=attempt)
+                        raise
         except BaseException as error:
-            submission.fail(error)
+            self._give_up(submission, error)
             raise
 
     async def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> None:
@@ -170,17 +179,28 @@ class Pipeline:
         try:
             async for attempt in self._tries(submission):
                 with attempt:
-                    return await work(await self._turn(submission, attempt))
+                    turn = await self._turn(submission, attempt)
+                    try:
+                        return await work(turn)
+                    except EngineError as error:
+                        await self._pairs.judge(error, pair=turn.pair, attempt=attempt)
+                        raise
         except BaseException as error:
-            submission.fail(error)
+            self._give_up(submission, error)
             raise
         raise AssertionError("attempts end with an answer or an error")
 
+    def _give_up(self, submission: Submission, error: BaseException) -> None:
+        submission.fail(error)
+        if submission.pair is not None:
+            self._pairs.give_up(submission.pair, request_id=submission.job.request_id)
+
     def _tries(self, submission: Submission) -> Tries:
         job, prompt = submission.job, submission.prompt
+        role: Role = "decode" if self._view.is_paired(submission.model.id) else "regular"
 
         def route(avoid: frozenset[int]) -> tuple[EngineRecord, Lease]:
-            routed = self._router.route(submission.model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=avoid)
+            routed = self._router.route(submission.model.id, prompt_ids=prompt.ids, routing=job.routing, avoid=avoid, role=role)
             submission.rank = self._router.rank
             return routed
 
@@ -189,11 +209,19 @@ class Pipeline:
     async def _turn(self, submission: Submission, attempt: Attempt) -> Turn:
         submission.meter.on_answer = attempt.lease.answered
         engine = await self._pool.get(attempt.record)
-        return Turn(submission, attempt, engine, self._asked(submission, attempt.record, engine))
+        if attempt.record.role == "regular":
+            return Turn(submission, attempt, engine, self._asked(submission, attempt, engine))
+        ids, routing, avoid = submission.prompt.ids, submission.job.routing, attempt.tries.failed
+        pair = await self._pairs.make(engine, attempt.record, prompt_ids=ids, routing=routing, avoid=avoid, before=submission.pair)
+        submission.pair = pair
+        return Turn(submission, attempt, pair, self._asked(submission, attempt, pair), pair)
 
-    def _asked(self, submission: Submission, record: EngineRecord, engine: Engine) -> Asked:
+    def _asked(self, submission: Submission, attempt: Attempt, engine: Engine) -> Asked:
         job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
-        request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=parsing.constraint)
+        request = engine_request(job, model=model, prompt=prompt, info=attempt.record.info, constraint=parsing.constraint)
+        computed = submission.pair is not None and submission.pair.prefill.unclaimed is not None  # under the request's own id
+        if attempt.tries.count > 1 and not computed:  # an abort of an attempt before, still on its way, must not end this one
+            request = structs.replace(request, request_id=f"{request.request_id}-{attempt.tries.count}")
         engine.check(request)
         if request.reasoning_first and not engine.features.reasoning_first:
             request = structs.replace(request, reasoning_first=False)  # bound from its first token, the model does not think

@@ -21,7 +21,7 @@ from smg.server.admin import AdminServer
 from smg.server.boot import Boot, Phase, report_ready
 from smg.server.probe import Page, ProbeServer
 from smg.server.workers import WorkerCalls
-from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, Source, listed_engines, read_snapshot
+from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, Source, lacking, listed_engines, read_snapshot
 from smg.worker.breaker import Condition, breaker_gauges
 
 __all__ = ["Control", "EngineStatus", "run_control"]
@@ -132,8 +132,8 @@ class Control:
         return 200, JSON, b'{"status":"ok"}'
 
     def _readiness(self) -> Page:
-        """As the data workers say it: an engine is ready, and a worker serves."""
-        ready = any(self._registry.state(record) is EngineState.READY for record in self._registry.records())
+        """As the data workers say it: the engines that are ready can answer, and a worker serves."""
+        ready = not lacking(record for record in self._registry.records() if self._registry.state(record) is EngineState.READY)
         serving = any(self._shm.row(row)[1] == Phase.READY for row in range(FIRST_WORKER_ROW, self._shm.rows))
         if ready and serving:
             return 200, JSON, b'{"status":"ready"}'

@@ -36,7 +36,8 @@ class Transfer(Struct, frozen=True, kw_only=True):
 class Submission(Struct, frozen=True, kw_only=True):
     """One Generate call in no protocol's words. `logprobs`/`prompt_logprobs`: alternatives a token, None = none.
 
-    `pin`: keep the prompt's blocks under this name when the request has ended, for the decode side. `transfer`: where the prompt's KV comes
+    `pin`: keep the prompt's blocks under this name when the request has ended, for the decode side; `pin_ends_by_abort`: an Abort of the
+    request gives them up. `transfer`: where the prompt's KV comes
     from; the request waits for it outside the queue. `keep_stop`: a matched stop token is part of the output, where engines differ in that.
     """
 
@@ -52,6 +53,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     keep_stop: bool = False
     pin: str | None = None
+    pin_ends_by_abort: bool = False
     transfer: Transfer | None = None
 
 

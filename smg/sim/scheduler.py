@@ -91,6 +91,7 @@ class Scheduler:
         """Obeys an Abort call: every unfinished choice ends with `abort`. False when the request is not known or has ended."""
         call = self.calls.get(request_id)
         self.counters.add_abort(request_id, cause="rpc", known=call is not None)
+        self.pins.abandon(request_id)
         if call is None:
             return False
         open_ones = [sequence for sequence in call.sequences if not sequence.finished]
@@ -297,7 +298,8 @@ class Scheduler:
         """Ends a choice, and the call with its last one."""
         call = sequence.call
         if call.submission.pin is not None and sequence.index == 0 and sequence.table is not None:
-            self.pins.pin(call.submission.pin, sequence.table, tokens=len(call.submission.prompt_ids))
+            owner = call.submission.request_id if call.submission.pin_ends_by_abort else ""
+            self.pins.pin(call.submission.pin, sequence.table, tokens=len(call.submission.prompt_ids), owner=owner)
             sequence.table = None
         self._release(sequence)
         if all(other.finished for other in call.sequences):

@@ -8,12 +8,23 @@ import json
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from smg.sim.blocks import BlockPool, BlockTable
 
 __all__ = ["CLAIM_PATH", "PinBoard", "claim"]
 
 CLAIM_PATH = "/kv/claim"
 CONNECT_WITHIN_S = 5.0
+
+
+class Pin(Struct, frozen=True):
+    """Blocks of a prompt of `tokens`, kept until `until_s`. `owner`: the request that can give them up."""
+
+    table: BlockTable
+    tokens: int
+    until_s: float
+    owner: str
 
 
 class PinBoard:
@@ -23,24 +34,27 @@ class PinBoard:
         self._pool = pool
         self._lease_s = lease_s
         self._on_release = on_release
-        self._pins: dict[str, tuple[BlockTable, int, float]] = {}
+        self._pins: dict[str, Pin] = {}
+        self._owned: dict[str, str] = {}  # request → the name of its pin
         self._changed = asyncio.Event()
         self.expired = 0
 
     @property
     def blocks(self) -> int:
         """Blocks now pinned."""
-        return sum(len(table.blocks) for table, _, _ in self._pins.values())
+        return sum(len(pin.table.blocks) for pin in self._pins.values())
 
     @property
     def next_expiry_s(self) -> float | None:
         """When the oldest pin ends, on the clock of `time.monotonic`."""
-        return min((until for _, _, until in self._pins.values()), default=None)
+        return min((pin.until_s for pin in self._pins.values()), default=None)
 
-    def pin(self, name: str, table: BlockTable, *, tokens: int) -> None:
-        """Takes over a table of `tokens` prompt tokens. An older pin of that name is released."""
+    def pin(self, name: str, table: BlockTable, *, tokens: int, owner: str = "") -> None:
+        """Takes over a table of `tokens` prompt tokens. An older pin of that name is released. `owner`: a request that can give it up."""
         self._drop(name)
-        self._pins[name] = (table, tokens, time.monotonic() + self._lease_s)
+        if owner:
+            self._owned[owner] = name
+        self._pins[name] = Pin(table, tokens, time.monotonic() + self._lease_s, owner)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -53,20 +67,27 @@ class PinBoard:
                 await asyncio.wait_for(changed.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 return None
-        tokens = self._pins[name][1]
+        tokens = self._pins[name].tokens
         self._drop(name)
         return tokens
 
+    def abandon(self, owner: str) -> None:
+        """Releases what a request has pinned and may give up."""
+        name = self._owned.get(owner)
+        if name is not None:
+            self._drop(name)
+
     def expire(self, now_s: float) -> None:
         """Releases the pins whose lease has ended."""
-        for name in [name for name, (_, _, until) in self._pins.items() if until <= now_s]:
+        for name in [name for name, pin in self._pins.items() if pin.until_s <= now_s]:
             self.expired += 1
             self._drop(name)
 
     def _drop(self, name: str) -> None:
         pinned = self._pins.pop(name, None)
         if pinned is not None:
-            self._pool.close(pinned[0])
+            self._owned.pop(pinned.owner, None)
+            self._pool.close(pinned.table)
             self._on_release()
 
 

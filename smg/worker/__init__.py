@@ -17,6 +17,7 @@ __all__ = [
     "Source",
     "WorkerView",
     "engine_options",
+    "lacking",
     "listed_engines",
     "read_snapshot",
     "spec_of",
@@ -27,7 +28,7 @@ from smg.worker.detect import Detector
 from smg.worker.fleet import Fleet
 from smg.worker.listed import listed_engines
 from smg.worker.pool import EnginePool, engine_options
-from smg.worker.record import Edit, EngineRecord, EngineSpec, EngineState, HealthEdit, Role, Snapshot, Source, spec_of
+from smg.worker.record import Edit, EngineRecord, EngineSpec, EngineState, HealthEdit, Role, Snapshot, Source, lacking, spec_of
 from smg.worker.registry import Registry
 from smg.worker.snapshot import read_snapshot
 from smg.worker.view import Lease, WorkerView

@@ -1,6 +1,9 @@
 """The engines that the configuration names, as the control process registers them at its start."""
 
+from collections.abc import Iterator
+
 from smg.config import Config
+from smg.config.check import prefill_engines
 from smg.worker.record import EngineSpec
 
 __all__ = ["listed_engines"]
@@ -8,4 +11,14 @@ __all__ = ["listed_engines"]
 
 def listed_engines(config: Config) -> list[EngineSpec]:
     """Gives them in their order."""
-    return [EngineSpec(url=url, backend=config.engines.backend) for url in config.engines.worker_urls]
+    return list(_listed(config))
+
+
+def _listed(config: Config) -> Iterator[EngineSpec]:
+    engines = config.engines
+    for url in engines.worker_urls:
+        yield EngineSpec(url=url, backend=engines.backend)
+    for url, port in prefill_engines(engines.prefill):
+        yield EngineSpec(url=url, backend=engines.backend, role="prefill", bootstrap_port=int(port or 0))
+    for url in engines.decode:
+        yield EngineSpec(url=url, backend=engines.backend, role="decode")

@@ -1,13 +1,26 @@
 """What is known of each engine: the control process makes and publishes it (`smg.worker.snapshot`), data workers read it."""
 
 import enum
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
 
 from smg.engine import ModelInfo, ServerInfo
 
-__all__ = ["DEPARTED_S", "Edit", "EngineRecord", "EngineSpec", "EngineState", "HealthEdit", "Role", "Snapshot", "Source", "spec_of"]
+__all__ = [
+    "DEPARTED_S",
+    "Edit",
+    "EngineRecord",
+    "EngineSpec",
+    "EngineState",
+    "HealthEdit",
+    "Role",
+    "Snapshot",
+    "Source",
+    "lacking",
+    "spec_of",
+]
 
 # For so long a model is remembered whose last engine has left.
 DEPARTED_S = 600.0
@@ -97,6 +110,17 @@ class EngineRecord(EngineSpec, frozen=True, kw_only=True):
     def address(self) -> str:
         """Where the engine is reached, the same for all its ranks."""
         return self.base_url or self.url
+
+
+def lacking(ready: Iterable[EngineRecord]) -> str:
+    """Says what is missing before any request can be answered by these engines, all of them ready; empty when nothing is."""
+    roles: dict[str, set[Role]] = {}
+    for record in ready:
+        roles.setdefault(record.model, set()).add(record.role)
+    if any("regular" in each or len(each) > 1 for each in roles.values()):
+        return ""
+    alone = next(iter(roles.values()), None)
+    return "no healthy worker" if alone is None else f"no healthy {'decode' if 'prefill' in alone else 'prefill'} worker"
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

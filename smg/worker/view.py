@@ -113,6 +113,7 @@ class WorkerView:
         self._groups: dict[tuple[str, Role], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
         self._records: dict[int, EngineRecord] = {}
+        self._paired: set[str] = set()
         self._departed: Mapping[str, tuple[tuple[str, ...], float]] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
@@ -137,6 +138,11 @@ class WorkerView:
     def state(self, slot: int) -> EngineState:
         """Gives an engine's state. IndexError for a slot that cannot be."""
         return EngineState(self.shm.engine_state(slot))
+
+    def is_paired(self, model: str) -> bool:
+        """True when prefill and decode of a model are computed by different engines, be they ready or not."""
+        self.refresh()
+        return model in self._paired
 
     def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
         """Gives the engines of a model and role that may have a request, with what is under way there."""
@@ -203,6 +209,7 @@ class WorkerView:
                 models.setdefault(record.model, []).append(record)
         self._groups = groups
         self._models = models
+        self._paired = {model for model in models if (model, "regular") not in groups}
         for listener in self._listeners:
             listener(list(records))
         return True

@@ -92,7 +92,7 @@ class FakeView:
         self.states = {0: EngineState.READY}
 
     def models(self) -> dict[str, list[SimpleNamespace]]:
-        return {"org/m": [SimpleNamespace(slot=slot) for slot in self.states]}
+        return {"org/m": [SimpleNamespace(slot=slot, model="org/m", role="regular") for slot in self.states]}
 
     def state(self, slot: int) -> EngineState:
         return self.states[slot]

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from smg.config import Config
-from smg.config.check import find_mistakes, find_warnings
+from smg.config.check import find_mistakes, find_warnings, prefill_engines
 
 
 def tree(**sections: dict[str, object]) -> Config:
@@ -157,3 +157,25 @@ def test_warnings() -> None:
     assert find_warnings(tree(engines={"worker_urls": ("grpc://a:1",)})) == []
     warned = find_warnings(tree(health={"disable_check": True}))
     assert [warning.split(":")[0] for warning in warned] == ["engines.worker_urls", "health.disable_check"]
+
+
+def test_prefill_and_decode_engines() -> None:
+    words = ("grpc://a:1", "8998", "grpc://b:1 none", "grpc://c:1")
+    assert prefill_engines(words) == [("grpc://a:1", "8998"), ("grpc://b:1", ""), ("grpc://c:1", "")]
+    assert found(engines={"prefill": words, "decode": ("grpc://d:1",)}) == []
+
+
+@pytest.mark.parametrize(
+    ("engines", "path"),
+    [
+        ({"prefill": ("grpc://a:1",)}, "engines.decode"),
+        ({"decode": ("grpc://a:1",)}, "engines.prefill"),
+        ({"pd_disaggregation": True}, "engines.prefill"),
+        ({"prefill": ("grpc://a:1", "99999"), "decode": ("grpc://b:1",)}, "engines.prefill"),
+        ({"prefill": ("grpc://a",), "decode": ("grpc://b:1",)}, "engines.prefill"),
+        ({"prefill": ("grpc://a:1",), "decode": ("grpc://a:1",)}, "engines.decode"),
+        ({"worker_urls": ("grpc://a:1",), "prefill": ("grpc://a:1",), "decode": ("grpc://b:1",)}, "engines.prefill"),
+    ],
+)
+def test_parts_that_do_not_make_a_whole(engines: dict[str, object], path: str) -> None:
+    assert [where for where, _ in found(engines=engines)] == [path]

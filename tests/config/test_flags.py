@@ -58,9 +58,9 @@ def test_no_abbreviations() -> None:
 
 def test_flags_of_the_original_that_do_not_exist_yet_are_said_to_be_so() -> None:
     assert mistakes("--enable-mesh") == ["--enable-mesh is not supported by this version"]
-    assert mistakes("--prefill", "grpc://a:1", "8998", "--webrtc-bind-addr", "-1") == [
-        "--prefill is not supported by this version",
-        "--webrtc-bind-addr is not supported by this version",
+    assert mistakes("--encode", "grpc://a:1", "8998", "--mesh-port", "-1") == [
+        "--encode is not supported by this version",
+        "--mesh-port is not supported by this version",
     ]
 
 
@@ -86,3 +86,8 @@ def test_every_mistake_is_found() -> None:
 
 def test_the_second_value_of_a_single_flag_is_a_mistake() -> None:
     assert mistakes("--ca-cert-paths", "a", "b") == ["b: unexpected argument"]
+
+
+def test_the_port_of_a_prefill_engine_may_follow_its_address() -> None:
+    arguments = ("--prefill", "grpc://a:1", "8998", "--prefill", "grpc://b:1", "--decode", "grpc://c:1")
+    assert values(*arguments) == {"engines.prefill": ["grpc://a:1", "8998", "grpc://b:1"], "engines.decode": ["grpc://c:1"]}

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from smg.config import Config
+from smg.engine import ServerInfo
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import ModelDirectory, Pipeline
 from smg.sim.server import Sim, start_sim
 from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from smg.types.job import ChatInput, Job, Sampling
-from smg.worker import EnginePool, EngineRecord, EngineState, Snapshot, WorkerView
+from smg.worker import EnginePool, EngineRecord, EngineState, Role, Snapshot, WorkerView
 from smg.worker.snapshot import publish
 
 MODEL = Path(__file__).parents[2] / "smg" / "sim" / "data" / "model"
@@ -33,19 +34,24 @@ class Fleet(msgspec.Struct):
     @property
     def load(self) -> int:
         """Requests counted at all engines together."""
-        return sum(candidate.requests for candidate in self.view.candidates("sim-model"))
+        roles: tuple[Role, ...] = ("regular", "prefill", "decode")
+        return sum(candidate.requests for role in roles for candidate in self.view.candidates("sim-model", role=role))
 
 
 @asynccontextmanager
 async def fleet(*protocols: str, config: Config | None = None, **options: object) -> AsyncIterator[Fleet]:
-    """Starts one engine for each protocol, and a pipeline that routes to all of them."""
+    """Starts one engine for each protocol, and a pipeline that routes to all of them. `vllm prefill` and `vllm decode` are parts of one,
+    and `prefill`, `decode` the options of each part.
+    """
     config = config or Config()
     config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, model_path=str(MODEL)))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         sims = []
         for protocol in protocols or ("vllm",):
-            sims.append(await start_sim(protocol=protocol, **options))
+            name, _, role = protocol.partition(" ")
+            apart = {"role": role, "status_port": 0} if role else {}
+            sims.append(await start_sim(protocol=name, **{**apart, **options.get(role, {})} if role else options))
             stack.push_async_callback(sims[-1].close)
         shm = Shm(make_block(rows=2).memory)
         records = []
@@ -53,7 +59,18 @@ async def fleet(*protocols: str, config: Config | None = None, **options: object
             runtime = sim.options.protocol
             epoch = shm.open_engine(slot, EngineState.READY)
             records.append(
-                EngineRecord(slot=slot, epoch=epoch, id=f"e{slot}", url=sim.url, runtime=runtime, model="sim-model", context_length=2048)
+                EngineRecord(
+                    slot=slot,
+                    epoch=epoch,
+                    id=f"e{slot}",
+                    url=sim.url,
+                    runtime=runtime,
+                    model="sim-model",
+                    context_length=2048,
+                    role=sim.options.role,
+                    bootstrap_port=sim.engine.status_port,
+                    server=ServerInfo(kv_connector="NixlConnector") if sim.options.role != "regular" else ServerInfo(),
+                )
             )
         publish(Snapshot(engines=tuple(records)), folder=folder, shm=shm)
         view = WorkerView(shm, row=1, folder=folder)

@@ -92,6 +92,7 @@ class Service(Generic[Request, Response]):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scheduler = engine.scheduler
+        self._transfers: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     def submission(self, request: Request) -> Submission:
@@ -116,7 +117,7 @@ class Service(Generic[Request, Response]):
         except Refused as refused:
             await context.abort(grpc.StatusCode[refused.status], refused.message)
             return
-        transfer = asyncio.create_task(self._transfer(call)) if call.submission.transfer else None
+        transfer = self._start_transfer(call) if call.submission.transfer else None
         try:
             await self._serve(call, streamed=self.is_streamed(request), context=context)
         except asyncio.CancelledError:
@@ -124,8 +125,14 @@ class Service(Generic[Request, Response]):
             raise
         finally:
             self.scheduler.drop(call)
-            if transfer is not None:
-                transfer.cancel()
+            if transfer is not None and call.submission.transfer and call.submission.transfer.required:
+                transfer.cancel()  # where it is not, the cache is fetched all the same, for that is how the prefill engine may forget it
+
+    def _start_transfer(self, call: Call) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._transfer(call))
+        self._transfers.add(task)
+        task.add_done_callback(self._transfers.discard)
+        return task
 
     async def _transfer(self, call: Call) -> None:
         """Fetches the prompt's KV from the prefill engine; then the call is queued, or fails."""

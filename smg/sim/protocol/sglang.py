@@ -50,6 +50,7 @@ class Servicer(
             logprobs=request.top_logprobs_num if request.return_logprob else None,
             prompt_logprobs=request.top_logprobs_num if wants_prompt else None,
             pin=room if role == "prefill" else None,
+            pin_ends_by_abort=True,
             transfer=transfer if role == "decode" else None,
         )
 

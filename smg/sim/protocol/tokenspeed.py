@@ -46,6 +46,7 @@ class Servicer(
             logprobs=request.top_logprobs_num if request.return_logprob else None,
             keep_stop=params.no_stop_trim,
             pin=room if role == "prefill" else None,
+            pin_ends_by_abort=True,
             transfer=transfer if role == "decode" else None,
         )
 

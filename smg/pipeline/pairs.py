@@ -1,0 +1,97 @@
+"""Prefill and decode apart: finds the prefill engine for a request whose decode engine was chosen. Called by run.py, once an attempt."""
+
+import time
+
+from smg.engine import Engine, PairedEngine, Prefill
+from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError
+from smg.obs.metrics import Meter
+from smg.pipeline.attempts import Attempt
+from smg.pipeline.generation import Aborts
+from smg.pipeline.route import Router
+from smg.types.job import Routing
+from smg.worker import EnginePool, EngineRecord, WorkerView
+
+__all__ = ["Pair", "Pairs"]
+
+
+class Pair(PairedEngine):
+    """The engines of one attempt. `slot` is the prefill engine's."""
+
+    def __init__(self, prefill: Prefill, decode: Engine, *, slot: int) -> None:
+        super().__init__(prefill, decode)
+        self.slot = slot
+
+
+class Pairs:
+    """Makes pairs for one data worker."""
+
+    def __init__(self, *, router: Router, pool: EnginePool, view: WorkerView, aborts: Aborts, meter: Meter) -> None:
+        self._router = router
+        self._pool = pool
+        self._view = view
+        self._aborts = aborts
+        self._meter = meter
+
+    async def make(
+        self, decode: Engine, record: EngineRecord, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int], before: Pair | None
+    ) -> Pair:
+        """Gives the pair. A prompt that an attempt before has computed is not computed again.
+
+        Raises NoEngine when there is no prefill engine of the decode engine's runtime, and what opening its driver raises.
+        """
+        if decode.features.disaggregation == "none":
+            raise RequestError(f"{record.runtime} engines cannot compute prefill and decode apart")
+        if before is not None:
+            if before.prefill.unclaimed is not None:
+                return Pair(before.prefill, decode, slot=before.slot)
+            before.prefill.close()
+        chosen, lease = self._router.route(
+            record.model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role="prefill", runtime=record.runtime
+        )
+        rank = self._router.rank
+        try:
+            engine = await self._pool.get(chosen)
+        except BaseException:
+            lease.release()
+            raise
+        labels = ("grpc", record.model, record.runtime)
+        began_s = time.monotonic()
+
+        def done(computed: bool) -> None:
+            if computed:
+                lease.succeed()
+            elif prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy):
+                lease.fail()
+            lease.release()
+            if computed:
+                self._meter.histogram("smg_pd_prefill_duration_seconds", labels).observe(time.monotonic() - began_s)
+            elif prefill.error is not None:
+                self._meter.add("smg_pd_kv_transfer_failures_total", ())
+
+        prefill = Prefill(
+            engine,
+            server=chosen.server,
+            bootstrap_port=chosen.bootstrap_port,
+            rank=rank if rank >= 0 else None,
+            send_abort=self._aborts.send,
+            done=done,
+        )
+        return Pair(prefill, decode, slot=chosen.slot)
+
+    async def judge(self, error: EngineError, *, pair: Pair | None, attempt: Attempt) -> None:
+        """Looks for the cause of an attempt's failure: where it is the prefill engine, that is blamed, and its error raised."""
+        if pair is None or attempt.answered:
+            return
+        cause = await pair.cause(error)
+        if pair.prefill.error is not None:
+            attempt.blamed = pair.slot
+            self._view.suspect(pair.slot)
+            if cause is not error:
+                raise cause from error
+
+    def give_up(self, pair: Pair, *, request_id: str) -> None:
+        """The request has ended without an answer: what the prefill engine holds for it is given up."""
+        pair.prefill.close()
+        if pair.prefill.unclaimed is not None:
+            pair.prefill.given_up = True
+            self._aborts.send(pair, request_id)

@@ -1,0 +1,168 @@
+"""Requests whose prefill and decode are computed apart, through the whole pipeline: answers, loads, failures, and clients that leave."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from smg.config import Config
+from smg.config.tree import Engines
+from smg.errors import EngineError, NoEngine, RequestError
+from smg.types.job import Logprobs
+from tests.pipeline.fleet import Fleet, chat, collect, finish_of, fleet, text_of, usage_of
+
+RUNTIMES = ("vllm", "sglang", "tokenspeed")
+PLANES = ("native", "aio")
+EVERY = pytest.mark.parametrize(("runtime", "plane"), [(runtime, plane) for runtime in RUNTIMES for plane in PLANES])
+
+
+def plane_of(plane: str) -> Config:
+    return Config(engines=Engines(data_plane=plane))
+
+
+async def idle(made: Fleet) -> None:
+    """Waits until no engine holds a block and nothing is counted."""
+
+    def at_rest() -> bool:
+        busy = [sim.counters.blocks_used + sim.counters.blocks_pinned + sim.counters.running + sim.counters.waiting for sim in made.sims]
+        return not any(busy) and made.load == 0
+
+    await until(at_rest, lambda: str([sim.counters for sim in made.sims]) + f" load {made.load}")
+
+
+async def until(happened: Callable[[], bool], told: Callable[[], str] = str) -> None:
+    for _ in range(1000):
+        if happened():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(told())
+
+
+@EVERY
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_answer_is_that_of_one_engine(runtime: str, plane: str, stream: bool) -> None:
+    async def main() -> None:
+        async with fleet(runtime) as one:
+            expected = await collect(one, chat('say it [[sim: text="It is said."]]', stream=stream))
+        async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane)) as two:
+            for _ in range(3):
+                found = await collect(two, chat('say it [[sim: text="It is said."]]', stream=stream))
+                assert (text_of(found), finish_of(found)) == (text_of(expected), finish_of(expected))
+                assert usage_of(found).completion_tokens == usage_of(expected).completion_tokens
+            assert [sim.counters.transfers for sim in two.sims] == [0, 3]
+            await idle(two)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "sglang"])
+def test_log_probabilities_of_prompt_and_answer(runtime: str) -> None:
+    async def main() -> None:
+        async with fleet(runtime) as one, fleet(f"{runtime} prefill", f"{runtime} decode") as two:
+            asked = chat("score this", logprobs=Logprobs(output=1, prompt=1), max_tokens=4)
+            expected, found = await collect(one, asked), await collect(two, asked)
+            assert found[1:-1] == expected[1:-1]
+            await idle(two)
+
+    asyncio.run(main())
+
+
+@EVERY
+@pytest.mark.parametrize("leave_at", ["prefill", "decode", "answer"])
+def test_clients_that_leave(runtime: str, plane: str, leave_at: str) -> None:
+    slow: dict[str, dict[str, Any]] = {
+        "prefill": {"prefill": {"ttft_ms": 500}},
+        "decode": {"decode": {"ttft_ms": 500}},
+        "answer": {"decode": {"itl_ms": 50}},
+    }
+
+    async def main() -> None:
+        async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **slow[leave_at]) as two:
+            seen: list[Any] = []
+
+            async def client() -> None:
+                async for events in two.pipeline.run(chat("a long answer", max_tokens=200)):
+                    seen.append(events)
+
+            task = asyncio.create_task(client())
+            prefill, decode = two.sims
+            reached = {
+                "prefill": lambda: prefill.counters.started == 1,
+                "decode": lambda: decode.counters.started == 1 and decode.counters.transfers == 1,
+                "answer": lambda: len(seen) > 3,
+            }
+            await until(reached[leave_at])
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await idle(two)
+            if leave_at != "prefill":
+                assert decode.counters.aborted == 1
+
+    asyncio.run(main())
+
+
+@EVERY
+def test_a_prefill_engine_that_refuses_ends_the_request(runtime: str, plane: str) -> None:
+    async def main() -> None:
+        options = {"prefill": {"fault": "error:INVALID_ARGUMENT"}}
+        async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **options) as two:
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(EngineError):
+                await collect(two, chat())
+            assert asyncio.get_running_loop().time() - began < 5  # a decode engine alone waits for minutes
+            await idle(two)
+
+    asyncio.run(main())
+
+
+@EVERY
+def test_an_engine_of_either_role_that_is_gone_is_passed_over(runtime: str, plane: str) -> None:
+    async def main() -> None:
+        roles = [f"{runtime} {role}" for role in ("prefill", "prefill", "decode", "decode")]
+        async with fleet(*roles, config=plane_of(plane)) as many:
+            await many.sims[0].close()
+            await many.sims[2].close()
+            for _ in range(6):
+                assert text_of(await collect(many, chat("hello")))
+            many.sims[:] = [many.sims[1], many.sims[3]]
+            await idle(many)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_role_that_is_missing(role: str) -> None:
+    async def main() -> None:
+        async with fleet(f"vllm {role}") as one:
+            with pytest.raises(NoEngine, match="no prefill" if role == "decode" else "no decode"):
+                await collect(one, chat())
+            assert one.load == 0
+
+    asyncio.run(main())
+
+
+def test_engines_that_cannot_be_apart() -> None:
+    async def main() -> None:
+        async with fleet("trtllm prefill", "trtllm decode") as two:
+            with pytest.raises(RequestError, match="apart"):
+                await collect(two, chat())
+            assert two.load == 0
+
+    asyncio.run(main())
+
+
+def test_each_role_has_its_policy() -> None:
+    async def main() -> None:
+        config = Config()
+        config = msgspec.structs.replace(config, routing=msgspec.structs.replace(config.routing, prefill_policy="round_robin"))
+        async with fleet("vllm prefill", "vllm prefill", "vllm decode", config=config) as many:
+            for _ in range(4):
+                await collect(many, chat())
+            assert [sim.counters.started for sim in many.sims] == [2, 2, 4]
+            await idle(many)
+
+    asyncio.run(main())
