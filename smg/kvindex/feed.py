@@ -68,11 +68,11 @@ class Rank:
             self.copies[name] = min(self.copies.get(name, 1) + 1, MOST_COPIES)
         self.blocks[name] = place
 
-    def clear(self) -> Iterator[Place]:
+    def clear(self) -> list[Place]:
         """Gives where all blocks ended, and knows none any more."""
-        places = *self.blocks.values(), *self.older.values()
+        places = [*self.blocks.values(), *self.older.values()]
         self.blocks, self.older, self.copies = {}, {}, {}
-        yield from places
+        return places
 
 
 class Feed:
@@ -103,8 +103,9 @@ class Feed:
         """True when taking the batch may need over a millisecond, and so a thread."""
         rank = self._ranks.get(batch.rank)
         stored = sum(len(event.blocks) for event in batch.events if isinstance(event, KvStored))
+        cleared = any(isinstance(event, KvCleared) for event in batch.events)
         following = rank is None or rank.last is None or batch.sequence == rank.last + 1
-        return stored > HEAVY_BLOCKS or not (following or batch.load_only)
+        return stored > HEAVY_BLOCKS or cleared or not (following or batch.load_only)
 
     def take(self, batch: KvBatch) -> Outcome:
         """Takes the next batch. A number that begins again with a later time tells that the engine was started anew."""
@@ -124,7 +125,7 @@ class Feed:
                 places = [place for place in map(rank.pop, event.names) if place is not None]
                 self._remove(places, batch.rank)
             elif isinstance(event, KvCleared):
-                self._remove(rank.clear(), batch.rank)
+                self._clear(batch.rank, rank)
         return Outcome.TAKEN
 
     def _order(self, batch: KvBatch) -> Outcome:
@@ -200,6 +201,14 @@ class Feed:
             while done < end // step:
                 name, done = names[done], done + 1
             yield block.name, (name, units[4 * step * done : 4 * end])
+
+    def _clear(self, number: int, rank: Rank) -> None:
+        """The rank holds nothing: with one rank, nothing that was predicted either, also of blocks that no event has named."""
+        places = rank.clear()
+        if self._rank_count > 1:
+            self._remove(places, number)
+        else:
+            self._index.forget(self._slot)
 
     def _remove(self, places: Iterable[Place], number: int) -> None:
         self._index.remove(array("Q", [name for name, rest in places if not rest]), self._slot, number)

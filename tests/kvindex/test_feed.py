@@ -168,6 +168,16 @@ def test_what_vllm_sent(index: PrefixIndex) -> None:
     assert len(third) < 32, "whose block was full only with tokens of the answer"
 
 
+def test_an_emptied_cache_holds_nothing_that_was_predicted(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    index.insert(index.prompt(IDS), 2)
+    index.insert(index.prompt(IDS), 3)
+    feed.take(batch(1, stored(0, 2)))
+    assert feed.heavy(batch(2, KvCleared()))
+    feed.take(batch(2, KvCleared()))
+    assert (held(index), held(index, 3), feed.blocks) == (0, 400, 0)
+
+
 def test_numbers_may_begin_with_0(index: PrefixIndex) -> None:
     feed = Feed(index, slot=2)
     feed.take(batch(0, stored(0, 1)))
