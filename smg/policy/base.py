@@ -15,6 +15,9 @@ from smg.types.job import Routing
 
 __all__ = ["POLICIES", "Candidate", "Policy", "RouteRequest"]
 
+FULLEST = 0.999
+OVERLOADED = 1 << 40
+
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
     """What a policy may know of the request. `text` is set where the engine tokenizes, and `prompt_ids` is empty then."""
@@ -44,8 +47,21 @@ class Policy(ABC):
         self.rank = -1
 
     def work(self, candidate: Candidate) -> int:
-        """Gives what is queued at a candidate, in prompt tokens to compute."""
-        return candidate.tokens + candidate.requests * self.config.request_cost_tokens
+        """Gives what is queued at a candidate, in prompt tokens to compute: the one score by which policies compare loads.
+
+        It is what all processes of this gateway have under way there, what the engine reports beyond that, and how full its cache is: the
+        nearer to full, the sooner it must recompute what it had begun. One over `overload_token_usage_threshold` comes after all others.
+        """
+        config = self.config
+        work = candidate.tokens + candidate.requests * config.request_cost_tokens
+        if candidate.foreign_requests or candidate.foreign_tokens:
+            work += candidate.foreign_tokens + candidate.foreign_requests * config.request_cost_tokens
+            work += candidate.foreign_untold * config.least_load_mean_prefill_tokens
+        if usage := min(candidate.usage, FULLEST):
+            work += int(config.least_load_kv_pressure_weight * config.least_load_default_throughput * usage / (1 - usage))
+            if usage > config.overload_token_usage_threshold:
+                work += OVERLOADED
+        return work
 
     def least_loaded(self, candidates: Sequence[Candidate]) -> int:
         """Gives the index of the candidate with the least work, any of those that are equal."""

@@ -38,7 +38,7 @@ class Bucket(Policy):
         in_order = sorted(range(len(candidates)), key=lambda index: candidates[index].slot)
         chosen = in_order[min(int(self._position(size, bin_) * len(candidates)), len(candidates) - 1)]
         least = self.least_loaded(candidates)
-        most, fewest = candidates[chosen].tokens, candidates[least].tokens
+        most, fewest = (candidates[index].tokens + candidates[index].foreign_tokens for index in (chosen, least))
         excess = most - fewest > self.config.balance_abs_threshold
         return least if excess and most > fewest * self.config.balance_rel_threshold else chosen
 

@@ -1,7 +1,7 @@
 """Cache aware: the engine on which the request costs least, what its cache saves weighed against what is queued there.
 
-The cost of a candidate is in prompt tokens to compute: those of this request that it does not hold, those of the requests in flight there,
-and a fixed number for each of these requests. There is no threshold at which one of the two is thrown away (known bugs B111, B114).
+The cost of a candidate is in prompt tokens to compute: those of this request that it does not hold, and what is queued there by the one
+score of all policies. There is no threshold at which one of the two is thrown away (known bugs B111, B114).
 """
 
 import random
@@ -32,8 +32,7 @@ class CacheAware(Policy):
         if len(held) < len(slots):
             held = self._held = array("q", slots)
         index.match(prompt, slots, held)
-        each = self.config.request_cost_tokens
-        costs = [candidate.tokens + candidate.requests * each - saved for candidate, saved in zip(candidates, held, strict=False)]
+        costs = [self.work(candidate) - saved for candidate, saved in zip(candidates, held, strict=False)]
         least = min(costs)
         chosen = costs.index(least)
         if costs.count(least) > 1:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 FIRST_REGISTRY_S = 3.0
 LOOK_AGAIN_S = 0.25
+STALE_INTERVALS = 3  # after which an engine's word on its load is old
 
 
 class DataApplication:
@@ -41,7 +42,8 @@ class DataApplication:
         await registry_ready(boot)
         meter = Meter(boot.shm, row=boot.row)
         breaker = Breaker(boot.shm, config=boot.config.resilience, meter=meter)
-        view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd, breaker=breaker)
+        stale_ms = int(STALE_INTERVALS * boot.config.routing.load_monitor_interval_s * 1000)
+        view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd, breaker=breaker, stale_ms=stale_ms)
         control = partial(call, boot.runtime_dir / CONTROL_SOCKET)
         services = await build(boot.config, view, meter=meter, control=control, state=boot.state_dir)
         gate = Gate.make(boot.config, shm=boot.shm, row=boot.row, folder=boot.runtime_dir, meter=meter, engines=lambda: engines_of(view))

@@ -14,13 +14,14 @@ import httpx
 import openai
 
 from smg.obs.seats import PlainSeats
-from smg.obs.shm import PlainShm, attach_block
+from smg.obs.shm import FIRST_WORKER_ROW, PlainShm, attach_block
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 
 __all__ = ["Fleet", "Gateway", "SimEngine", "running_with_tag", "wait_until"]
 
 TAG = "SMG_TEST_FLEET"
 READY_WITHIN_S = 30.0
+SLOTS = array("q", range(16))
 
 
 def wait_until(condition: Callable[[], bool], *, within_s: float = 5.0, what: str) -> float:
@@ -99,9 +100,16 @@ class Gateway:
 
     def in_flight(self) -> int:
         """Requests that the gateway's processes count at engines, read from their shared memory."""
-        slots, sums = array("q", range(16)), array("q", [0] * 32)
-        self.memory().sums(slots, sums)
+        sums = array("q", [0] * 2 * len(SLOTS))
+        self.memory().sums(SLOTS, sums)
         return sum(sums[::2])
+
+    def held(self) -> dict[int, int]:
+        """The requests that each data worker has at engines, by its pid."""
+        shm = self.memory()
+        epochs = [shm.engine_epoch(slot) for slot in SLOTS]
+        rows = range(FIRST_WORKER_ROW, shm.rows)
+        return {pid: sum(map(shm.held, [row] * len(SLOTS), SLOTS, epochs)) for row in rows if (pid := shm.row(row)[0])}
 
     def seats(self) -> tuple[int, int]:
         """Requests that have a seat, and those that wait for one."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from smg.api.errors import internal_error
 from smg.config import Config
+from smg.server.front.acceptor import Acceptor
 from smg.server.front.connection import Connection
 from smg.server.front.limits import Limits
 from smg.server.front.responder import Responder
@@ -22,9 +23,6 @@ from smg.server.front.wire import date_line
 __all__ = ["Application", "Front"]
 
 log = logging.getLogger(__name__)
-
-HANDSHAKE_S = 10.0
-TLS_SHUTDOWN_S = 1.0
 
 
 class Application(Protocol):
@@ -48,7 +46,8 @@ class Front:
         self.date = date_line()
         self._app = app
         self._backlog = config.server.backlog
-        self._servers: list[asyncio.AbstractServer] = []
+        self._acceptors: list[Acceptor] = []
+        self._opening: list[Acceptor] = []
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -56,9 +55,7 @@ class Front:
 
     async def serve(self, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
         """Starts to accept on a bound TCP or UNIX socket, which it takes over. Returns at once; raises OSError."""
-        options: dict[str, Any] = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": TLS_SHUTDOWN_S} if tls else {}
-        create = self.loop.create_unix_server if sock.family == socket.AF_UNIX else self.loop.create_server
-        self._servers.append(await create(lambda: Connection(self), sock=sock, ssl=tls, backlog=self._backlog, **options))
+        self._acceptors.append(Acceptor(sock, make=lambda: Connection(self), loop=self.loop, backlog=self._backlog, tls=tls))
         if self._timer is None:
             self._tick()
 
@@ -71,9 +68,10 @@ class Front:
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets; connections live on."""
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            acceptor.close()
+        self._opening += acceptors
 
     async def drain(self, timeout_s: float) -> bool:
         """Ends in order: idle connections close now, others after the request under way. Tells whether all did so in time."""
@@ -90,6 +88,8 @@ class Front:
     def close(self) -> None:
         """Cuts what is left: listeners, connections, and the application's tasks."""
         self.stop_accepting()
+        for acceptor in self._opening:
+            acceptor.abort()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

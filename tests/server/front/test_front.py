@@ -1,6 +1,8 @@
 """The front as a whole: sockets of all kinds, shared ones too, and an orderly end."""
 
 import asyncio
+import errno
+import itertools
 import os
 import socket
 
@@ -146,3 +148,51 @@ def test_a_socket_shared_by_processes():
         await until(lambda: not fronts[1]._connections)
 
     run(main())
+
+
+def test_a_burst_of_connections_is_taken_one_a_wakeup():
+    """Who shares the listening socket must find some of them left."""
+
+    async def main():
+        async with place() as served:
+            clients = [socket.create_connection(("127.0.0.1", served.address)) for _ in range(20)]
+            taken = []
+            while len(served.front._connections) < len(clients):
+                before = len(taken)
+                taken.append(len(served.front._connections) + len(served.front._acceptors[0]._opening))
+                await asyncio.sleep(0)
+                assert before < 10_000
+            for client in clients:
+                client.close()
+            return taken
+
+    taken = run(main())
+    assert max(after - before for before, after in itertools.pairwise(taken)) == 1
+
+
+def test_a_process_without_room_takes_connections_later(monkeypatch):
+    async def main():
+        async with place() as served:
+            acceptor = served.front._acceptors[0]
+            listener, tries = acceptor._sock, []
+
+            class Full:
+                def fileno(self):
+                    return listener.fileno()
+
+                def accept(self):
+                    tries.append(1)
+                    if len(tries) == 1:
+                        raise OSError(errno.EMFILE, "full")
+                    return listener.accept()
+
+                def close(self):
+                    listener.close()
+
+            monkeypatch.setattr("smg.server.front.acceptor.FULL_PAUSE_S", 0.01)
+            acceptor._sock = Full()
+            return responses(await served.send(request("/scope"))), len(tries)
+
+    found, tries = run(main())
+    assert found[0][0] == 200
+    assert tries >= 2

@@ -1,0 +1,64 @@
+"""The one score: what is queued at an engine, by our own count and by what it reports."""
+
+from collections.abc import Callable
+
+import pytest
+
+from smg.policy import Candidate, Policy, RouteRequest
+from smg.types.job import Routing
+
+Make = Callable[..., Policy]
+REQUEST = RouteRequest(prompt_ids=[1, 2, 3], routing=Routing())
+SCORED = ["least_load", "power_of_two", "cache_aware"]
+
+
+def chosen(policy: Policy, *candidates: Candidate) -> set[int]:
+    return {policy.select(candidates, request=REQUEST) for _ in range(40)}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_work_of_others_is_work(name: str, make: Make) -> None:
+    others = Candidate(0, "a", 0, 0, foreign_requests=8, foreign_tokens=900)
+    assert chosen(make(name), others, Candidate(1, "b", 3, 600)) == {1}
+    assert chosen(make(name), others, Candidate(1, "b", 9, 4000)) == {0}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_requests_that_wait_with_an_untold_number_of_tokens_are_taken_for_long_ones(name: str, make: Make) -> None:
+    others, ours = Candidate(0, "a", 0, 0, foreign_requests=2, foreign_untold=2), Candidate(1, "b", 3, 1000)
+    assert chosen(make(name), others, ours) == {1}
+    assert chosen(make(name, least_load_mean_prefill_tokens=100), others, ours) == {0}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_a_full_cache_weighs(name: str, make: Make) -> None:
+    full, busy = Candidate(0, "a", 0, 0, usage=0.9), Candidate(1, "b", 4, 1000)
+    assert chosen(make(name), full, busy) == {1}
+    assert chosen(make(name, least_load_kv_pressure_weight=0), full, busy) == {0}
+    assert make(name).work(Candidate(0, "a", 0, 0, usage=0.5)) == 300
+    assert make(name).work(Candidate(0, "a", 0, 0, usage=7.0)) < 1_000_000
+
+
+@pytest.mark.parametrize("name", [*SCORED, "prefix_hash"])
+def test_an_overloaded_engine_comes_last(name: str, make: Make) -> None:
+    over, busy = Candidate(0, "a", 0, 0, usage=0.96), Candidate(1, "b", 500, 500_000, usage=0.9)
+    assert chosen(make(name, overload_token_usage_threshold=0.95), over, busy) == {1}
+    if name != "prefix_hash":
+        assert chosen(make(name), over, busy) == {0}
+    both = [Candidate(slot, str(slot), slot, 0, usage=0.99) for slot in (0, 1)]
+    assert chosen(make(name, overload_token_usage_threshold=0.95), *both) <= {0, 1}
+
+
+def test_affinity_is_not_dropped_for_a_little_load_nor_kept_against_a_lot(make: Make) -> None:
+    """Known bugs B111 and B114, with the load of other gateways in place of our own."""
+    ids = list(range(2000))
+    request = RouteRequest(prompt_ids=ids, routing=Routing())
+    policy = make("cache_aware")
+    home = policy.select([Candidate(slot, str(slot), 0, 0) for slot in range(3)], request=request)
+
+    def loads(at_home: int) -> list[Candidate]:
+        counts = [at_home if slot == home else 10 for slot in range(3)]
+        return [Candidate(slot, str(slot), 0, 0, foreign_requests=count, foreign_tokens=0) for slot, count in enumerate(counts)]
+
+    assert policy.select(loads(30), request=request) == home
+    assert policy.select(loads(90), request=request) != home
