@@ -45,6 +45,10 @@ class Deadlines:
             if not bucket:
                 del self._buckets[tick]
 
+    def calls(self) -> list[Mortal]:
+        """Gives all that is watched."""
+        return [call for bucket in self._buckets.values() for call in bucket]
+
     def close(self) -> None:
         """Stops the timer."""
         if self._timer is not None:

@@ -8,7 +8,7 @@ probabilities and vocabularies of other kinds take the other way. Called by `smg
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from functools import cache, lru_cache
 from typing import Protocol, TypedDict
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
 from smg.engine import Engine, EngineRequest, error_of_call, field_table, leave_call
-from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
+from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts
 from smg.pipeline.models import ServedModel
@@ -167,6 +167,11 @@ class NativeCall:
     def expire(self) -> None:
         """See `Deadlines`."""
         self._fail(EngineTimeout("the engine did not answer in time"))
+
+    def desert(self, addresses: Set[str]) -> None:
+        """Fails the call if its engine is one of these and has not sent anything yet, so that the request can go to another one."""
+        if self._engine.url in addresses and not self.answered:
+            self._fail(EngineUnavailable("the engine went away before it answered"))
 
     async def _start(self, deadline_s: float) -> None:
         timeout_s = deadline_s - time.monotonic()

@@ -146,6 +146,14 @@ class Pipeline:
         """
         return await self._complete(job, partial(self._write_all, renderer=renderer, write=write))
 
+    def desert_lost(self) -> None:
+        """Takes requests that nothing has come for away from engines that do not answer checks any more; others may get them."""
+        lost = self._view.lost()
+        if lost:
+            for call in self._deadlines.calls():
+                if isinstance(call, NativeCall):
+                    call.desert(lost)
+
     async def close(self) -> None:
         """Waits for the aborts under way."""
         self._deadlines.close()

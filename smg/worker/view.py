@@ -20,6 +20,7 @@ from smg.worker.snapshot import read_snapshot
 __all__ = ["Lease", "WorkerView"]
 
 READY = EngineState.READY.value  # comparing with a member itself takes longer than the rest of the look
+LOST = frozenset((EngineState.NOT_READY.value, EngineState.FAILED.value))
 FIELDS = len(SURVEY_FIELDS)
 STALE_MS = 30_000
 
@@ -143,6 +144,10 @@ class WorkerView:
         """True when prefill and decode of a model are computed by different engines, be they ready or not."""
         self.refresh()
         return model in self._paired
+
+    def lost(self) -> frozenset[str]:
+        """Gives the addresses of engines that served and do not answer checks any more."""
+        return frozenset(record.address for record in self._records.values() if self.shm.engine_state(record.slot) in LOST)
 
     def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
         """Gives the engines of a model and role that may have a request, with what is under way there."""

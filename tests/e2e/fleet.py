@@ -159,6 +159,10 @@ class Fleet:
         self._gateways.append(gateway)
         return gateway
 
+    def keep(self, child: Child) -> None:
+        """Ends a child with the rest."""
+        self._stack.enter_context(child)
+
     def close(self) -> None:
         """Ends everything; fails when a request is still counted or a process is left."""
         with self._stack:

@@ -17,13 +17,17 @@ CHAT = "/v1/chat/completions"
 
 
 class Load:
-    """`ends` counts how streams ended: done, failed (an error event, then [DONE]), cut (the connection broke), refused (no 200)."""
+    """`ends` counts how streams ended: done, failed (an error event, then [DONE]), cut (the connection broke), refused (no 200).
 
-    def __init__(self, base_url: str, *, marker: str, clients: int) -> None:
+    `begun`: those of failed and cut that had brought text. With `other_marker`, every tenth request has that instead.
+    """
+
+    def __init__(self, base_url: str, *, marker: str, clients: int, other_marker: str = "") -> None:
         self.ends: Counter[str] = Counter()
-        self.open = 0
+        self.open = self.sent = self.begun = 0
         self.problems: list[str] = []
         self._base_url, self._marker, self._clients = base_url, marker, clients
+        self._other_marker = other_marker or marker
         self._stop = threading.Event()
 
     def finish(self) -> None:
@@ -38,12 +42,14 @@ class Load:
         while not self._stop.is_set():
             # A client of its own for each stream: the connection's worker is the kernel's choice anew.
             async with httpx.AsyncClient(base_url=self._base_url, timeout=30, trust_env=False, verify=False) as http:
+                self.sent += 1
                 self.ends[await self._stream(http, number)] += 1
 
     async def _stream(self, http: httpx.AsyncClient, number: int) -> str:
-        messages = [{"role": "user", "content": f"{number} [[sim: {self._marker}]]"}]
+        marker = self._marker if self.sent % 10 else self._other_marker
+        messages = [{"role": "user", "content": f"{number} [[sim: {marker}]]"}]
         request: dict[str, Any] = {"model": "sim-model", "stream": True, "messages": messages, "max_tokens": 2000}
-        last = ""
+        last, begun = "", False
         try:
             async with http.stream("POST", CHAT, json=request) as reply:
                 if reply.status_code != 200:
@@ -53,21 +59,27 @@ class Load:
                 try:
                     async for line in reply.aiter_lines():
                         if line == "data: [DONE]":
-                            return "failed" if "error" in json.loads(last) else "done"
+                            if "error" not in json.loads(last):
+                                return "done"
+                            self.begun += begun
+                            return "failed"
                         if line.startswith("data: "):
                             last = line.removeprefix("data: ")
+                            begun = begun or '"content":"' in last
                 finally:
                     self.open -= 1
         except (httpx.TransportError, OSError) as error:
             self.problems.append(f"{error!r} {error.__cause__!r}")
-            return "refused" if isinstance(error, httpx.ConnectError) else "cut"
+            if isinstance(error, httpx.ConnectError):
+                return "refused"
+        self.begun += begun
         return "cut"
 
 
 @contextlib.contextmanager
-def load(base_url: str, *, marker: str, clients: int, within_s: float = 15.0) -> Iterator[Load]:
+def load(base_url: str, *, marker: str, clients: int, within_s: float = 15.0, other_marker: str = "") -> Iterator[Load]:
     """A load in a thread; at the block's end no more streams are started, and those open are read to their end."""
-    made = Load(base_url, marker=marker, clients=clients)
+    made = Load(base_url, marker=marker, clients=clients, other_marker=other_marker)
     thread = threading.Thread(target=lambda: asyncio.run(made.run()))
     thread.start()
     try:
