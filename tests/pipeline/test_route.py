@@ -28,14 +28,14 @@ class Gateway:
 
     def __init__(self, folder: Path, shm: Shm, *, engines: int) -> None:
         self.registry = Registry(shm, folder=folder)
-        self.shm, self._folder, self._row = shm, folder, FIRST_WORKER_ROW
+        self._shm, self._folder, self._row = shm, folder, FIRST_WORKER_ROW
         self.urls = [f"grpc://engine-{number}:1" for number in range(engines)]
         for record in self.registry.add(EngineSpec(url=url) for url in self.urls):
             self.registry.describe(msgspec.structs.replace(record, model=MODEL))
             self.registry.set_state(record.url, EngineState.READY)
 
     def worker(self, **settings: Any) -> Router:
-        view = WorkerView(self.shm, row=self._row, folder=self._folder)
+        view = WorkerView(self._shm, row=self._row, folder=self._folder)
         self._row += 1
         return Router(view, config=msgspec.structs.replace(RoutingConfig(), **settings))
 
@@ -127,14 +127,14 @@ def test_an_open_breaker_is_passed_over_by_hashes_and_by_a_forced_engine(gateway
     router = made.worker(policy="consistent_hashing")
     home, _ = route(router, key="k")
     [slot] = [record.slot for record in made.registry.records() if record.url == home]
-    breaker = Breaker(made.shm, config=Resilience(cb_failure_threshold=1))
-    breaker.fail(slot, epoch=made.shm.engine_epoch(slot), url=home)
+    breaker = Breaker(made._shm, config=Resilience(cb_failure_threshold=1))
+    breaker.fail(slot, epoch=made._shm.engine_epoch(slot), url=home)
     nexts = {route(router, key="k")[0] for _ in range(9)}
     assert len(nexts) == 1
     assert nexts != {home}
     with pytest.raises(NoEngine):
         route(router, target_worker=str(made.urls.index(home)))
-    breaker.came_back(slot, epoch=made.shm.engine_epoch(slot), url=home)
+    breaker.came_back(slot, epoch=made._shm.engine_epoch(slot), url=home)
     leases = [route(router, key="k") for _ in range(4)]
     assert [url for url, _ in leases] == [home] * 3 + [*nexts], "as many probes as must go well"
 
