@@ -11,11 +11,22 @@ from setuptools.command.sdist import sdist
 ROOT = pathlib.Path(__file__).parent
 PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
+    "blocks": [],
     "body": [],
     "buckets": [],
+    "channels": [],
+    "collector": [],
     "events": [],
+    "grammar": [],
+    "grammar_json": [],
+    "grammar_named": [],
+    "grammar_nested": [],
+    "grammar_python": [],
+    "grammar_tagged": [],
     "headers": ["nghttp2"],
+    "literal": [],
     "machine": [],
+    "marks": [],
     "plane": ["nghttp2"],
     "prefix": [],
     "prompt": [],
@@ -25,12 +36,14 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "session": ["nghttp2"],
     "shm": [],
     "sink": [],
+    "splitter": [],
     "sticky": [],
     "stream": [],
     "text": [],
     "thoughts": [],
     "tls": ["nghttp2"],
     "trailer": [],
+    "value": [],
     "wire": [],
 }
 

@@ -4,24 +4,44 @@ import os
 
 __all__ = [
     "NO_EXT",
+    "BareGrammar",
     "Call",
     "ChatSink",
+    "ChoiceGrammar",
+    "Collector",
     "Connection",
+    "EventShapes",
     "EventSink",
+    "Family",
     "FieldTable",
+    "Functionary",
+    "Grammar",
+    "Harmony",
+    "HarmonyMarks",
     "Headers",
     "Inbox",
+    "Inkling",
+    "JsonGrammar",
+    "LiteralGrammar",
     "Machine",
+    "MarkSet",
+    "Muse",
+    "NamedGrammar",
     "NativeBuckets",
     "NativePrefixIndex",
     "NativeSeats",
     "NativeShm",
     "NativeSticky",
     "NativeStream",
+    "NestedGrammar",
     "Prompt",
+    "PythonGrammar",
     "RequestLayout",
+    "Shapes",
     "Sink",
+    "Splitter",
     "StopStrings",
+    "TaggedGrammar",
     "ThoughtMarks",
     "Vocabulary",
     "packed_ids",
@@ -30,11 +50,21 @@ __all__ = [
 
 NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
+from smg_ext.blocks import Functionary, Inkling  # noqa: E402
 from smg_ext.body import value_span  # noqa: E402
 from smg_ext.buckets import Buckets as NativeBuckets  # noqa: E402
-from smg_ext.events import EventSink  # noqa: E402
+from smg_ext.channels import Harmony, HarmonyMarks, Muse  # noqa: E402
+from smg_ext.collector import Collector, Shapes  # noqa: E402
+from smg_ext.events import EventShapes, EventSink  # noqa: E402
+from smg_ext.grammar import BareGrammar, ChoiceGrammar, Grammar  # noqa: E402
+from smg_ext.grammar_json import JsonGrammar  # noqa: E402
+from smg_ext.grammar_named import NamedGrammar  # noqa: E402
+from smg_ext.grammar_nested import NestedGrammar  # noqa: E402
+from smg_ext.grammar_python import LiteralGrammar, PythonGrammar  # noqa: E402
+from smg_ext.grammar_tagged import TaggedGrammar  # noqa: E402
 from smg_ext.headers import Headers  # noqa: E402
 from smg_ext.machine import Machine  # noqa: E402
+from smg_ext.marks import MarkSet  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports
 from smg_ext.prefix import PrefixIndex as NativePrefixIndex  # noqa: E402
 from smg_ext.prompt import Prompt  # noqa: E402
@@ -43,6 +73,7 @@ from smg_ext.response import ResponseStream as NativeStream  # noqa: E402
 from smg_ext.seats import Seats as NativeSeats  # noqa: E402
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402
+from smg_ext.splitter import Family, Splitter  # noqa: E402
 from smg_ext.sticky import Sticky as NativeSticky  # noqa: E402
 from smg_ext.stream import ChatSink  # noqa: E402
 from smg_ext.text import StopStrings, Vocabulary  # noqa: E402

@@ -1,14 +1,25 @@
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any
 
+from smg_ext.collector import Collector
 from smg_ext.machine import Machine
 from smg_ext.text import StopStrings, Vocabulary
 from smg_ext.thoughts import ThoughtMarks
 from smg_ext.wire import FieldTable
 
-__all__ = ["EventSink"]
+__all__ = ["EventShapes", "EventSink"]
 
-_Record: TypeAlias = tuple[int, str | list[str] | list[tuple[bool, str]], tuple[str, str | int | None] | None]
+class EventShapes:
+    def __init__(
+        self,
+        *,
+        content: Callable[[int, str], object],
+        reasoning: Callable[[int, str], object],
+        call: Callable[[int, int, str, str], object],
+        arguments: Callable[[int, int, str], object],
+        finished: Callable[[int, Any, str | int | None], object],
+        new_id: Callable[[], str],
+    ) -> None: ...
 
 class EventSink(Machine):
     def __init__(
@@ -24,7 +35,8 @@ class EventSink(Machine):
         skip_special: bool,
         include_stop: bool,
         prompt_tokens: int,
-        take: Callable[[list[_Record]], object],
+        take: Callable[[list[Any]], object],
+        shapes: EventShapes,
         done: Callable[[str, int, str], object],
         kept: Iterable[int] = (),
         prompt_tail: Iterable[int] = (),
@@ -32,6 +44,7 @@ class EventSink(Machine):
         marks: ThoughtMarks | None = None,
         in_think: bool = False,
         stream_thoughts: bool = True,
+        parsers: tuple[Collector, ...] = (),
         split: bool = False,
         gather: bool = False,
     ) -> None: ...

@@ -1,13 +1,15 @@
-"""Feeds mutated bytes to the native plane: HTTP/2 frames to a connection, messages to the decoder and to the chat sink.
+"""Feeds mutated bytes to native code: HTTP/2 frames to a connection, messages to the decoder and to sinks, model output to parsers.
 
     python bench/fuzz/run.py --count 20000              as tests/plane does it
     python bench/fuzz/run.py --count 10000000 --asan    under AddressSanitizer and UndefinedBehaviorSanitizer
 
-Inputs are mutations of the corpus in tests/data/plane, the same for the same --seed. A crash, a sanitizer's report or a broken rule (an end
-that comes twice or never, text that is no UTF-8) ends the run; the last input's number is printed, and --first N begins there.
+Inputs are mutations of the corpus in tests/data/plane and of what each family writes, the same for the same --seed. A crash, a sanitizer's
+report or a broken rule (an end that comes twice or never, text that is no UTF-8) ends the run; the last input's number is printed, and
+--first N begins there.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -24,7 +26,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "data" / "plane"
-SHARES = {"frames": 0.15, "wire": 0.55, "sink": 0.30}
+SHARES = {"frames": 0.15, "wire": 0.45, "sink": 0.25, "parser": 0.15}
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1")
 INTERESTING = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff", b"\x80\x80\x80\x80\x08", b"\0\0\0\0\0", b"\xe2\x82", b"\xed\xa0\x80")
 
@@ -207,8 +209,11 @@ def wire_target() -> Target:
 def sink_target() -> Target:
     """A sink, of one kind or the other, that gets up to four messages."""
     from smg._ext import ChatSink, EventSink, StopStrings, ThoughtMarks, Vocabulary
+    from smg.pipeline.native import EVENTS
+    from smg.types.event import Content, Finished, Reasoning
 
     known = tables()
+    make_parsers = parser_maker()
     pieces = [bytes([i]) for i in range(256)] + [b" the", b"STOP", "é€😀".encode(), b"\xf0\x9f", b"\x98\x80", b'"\\\n']
     vocabulary = Vocabulary(pieces, [0, 5, 261])
     stops = [None, StopStrings(("STOP",)), StopStrings(("a", "ab", "b\n", "😀", "thethe"))]
@@ -216,7 +221,7 @@ def sink_target() -> Target:
 
     def feed(data: bytes, draw: random.Random) -> None:
         written: list[bytes] = []
-        records: list[Any] = []
+        events: list[Any] = []
         done: list[tuple[str, int, str]] = []
         options: dict[str, Any] = {
             "choices": draw.randrange(1, 4), "ends": (2, 3), "reported": (3,), "min_tokens": draw.randrange(3),
@@ -232,31 +237,89 @@ def sink_target() -> Target:
             frame = {"prefix": b'data: {"id":"x"', "tail": b"}\n\n", "hide_thoughts": draw.random() < 0.2}
             sink = ChatSink(*kind, **options, **frame, whole=whole, write=written.append)
         else:
-            split = options["marks"] is None and draw.random() < 0.5
-            sink = EventSink(*kind, **options, take=records.extend, split=split, gather=draw.random() < 0.3)
+            parsers = make_parsers(draw, options["choices"])[1] if options["marks"] is None and draw.random() < 0.5 else ()
+            split, gather = draw.random() < 0.5, draw.random() < 0.3
+            sink = EventSink(*kind, **options, shapes=EVENTS, take=events.extend, parsers=parsers, split=split, gather=gather)
         parts = draw.randrange(1, 5)
         for i in range(parts):
             sink.feed(data[len(data) * i // parts :] if i % 2 else data)
         assert len(done) <= 1
-        REACHED["sink"] += len(written) + len(records)
+        REACHED["sink"] += len(written) + len(events)
         if isinstance(sink, ChatSink) and whole and done and done[0][:2] == ("", 0):
             assert json.loads(sink.last)["message"]["content"] is not None
         elif isinstance(sink, ChatSink) and not whole:
             written.append(sink.last)
         for line in b"".join(written).decode().splitlines():
             assert not line or json.loads(line.removeprefix("data: "))["choices"]
-        for choice, text, _ in records:
-            assert 0 <= choice < options["choices"]
-            "".join(part if isinstance(part, str) else part[1] for part in text).encode()
+        for event in events:
+            assert 0 <= event.choice < options["choices"]
+            assert isinstance(event, Finished) or getattr(event, "text", "x"), event
+            if isinstance(event, (Content, Reasoning)):
+                event.text.encode()
 
     return feed
 
 
-MAKERS = {"frames": frames_target, "wire": wire_target, "sink": sink_target}
+def parser_maker() -> Callable[[random.Random, int], tuple[dict[str, Any], tuple[Any, ...]]]:
+    """Gives what draws families and options, and makes that many native parsers of them."""
+    from smg.parser import REASONING, TOOLS, build
+    from tests.parser.oracle import tools_named
+    from tests.parser.writers import SCHEMA
+
+    tools = tools_named("f", "get_weather", **SCHEMA)
+    families, thoughts = TOOLS.names(), [None, None, *REASONING.names()]
+
+    def make(draw: random.Random, count: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        while True:
+            options = {
+                "reasoning": draw.choice(thoughts), "tool": draw.choice(families), "tools": tools, "in_think": draw.random() < 0.3,
+                "any_tool": draw.random() < 0.1, "parallel": draw.random() < 0.8, "named": "f" if draw.random() < 0.05 else None,
+            }  # fmt: skip
+            with contextlib.suppress(ValueError):  # their marks may clash
+                return options, tuple(build(**options, native=True) for _ in range(count))
+
+    return make
+
+
+def parser_target() -> Target:
+    """A native parser, fed in pieces; one in two hundred inputs goes to its specification too, which must give the same."""
+    from smg.parser import build, marks
+    from tests.parser.oracle import alike, joined
+
+    make = parser_maker()
+
+    def feed(data: bytes, draw: random.Random) -> None:
+        options, (parser,) = make(draw, 1)
+        text = data.decode(errors="surrogateescape")
+        known = marks(options["reasoning"], options["tool"])
+        for _ in range(draw.choice((0, 1, 3)) if known else 0):
+            at = draw.randrange(len(text) + 1)
+            text = text[:at] + draw.choice(known) + text[at + draw.randrange(4) :]
+        size = draw.choice((1, 4, 30, 10_000))
+        deltas = [text[at : at + size] for at in range(0, len(text), size)]
+        if draw.random() < 0.005:
+            specified = build(**options, native=False)
+            assert specified is not None
+            pieces = [piece for given in alike(specified, parser, deltas) for piece in given]
+        else:
+            pieces = [piece for given in (*(parser.feed(delta) for delta in deltas), parser.finish()) for piece in given]
+        joined(pieces)
+        assert parser.work < 150 * len(text) + 2_000, parser.work
+        REACHED["parser"] += len(pieces)
+
+    return feed
+
+
+MAKERS = {"frames": frames_target, "wire": wire_target, "sink": sink_target, "parser": parser_target}
 
 
 def corpus(name: str) -> list[bytes]:
     """The seeds of a target."""
+    if name == "parser":
+        from tests.parser.writers import MORE_WRITERS, TOOL_WRITERS
+
+        calls = [("get_weather", {"s": 'a "b"\n<c> é東\\', "i": 7, "b": True, "o": {"k": [1, None, "x"]}, "a": []}), ("f", {})]
+        return [f"Let me\n\nlook.\n{writer.write(calls)}\nbye".encode() for _, writer in (*TOOL_WRITERS.items(), *MORE_WRITERS)]
     return [path.read_bytes() for path in sorted((CORPUS / ("frames" if name == "frames" else "messages")).glob("*.bin"))]
 
 

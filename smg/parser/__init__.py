@@ -9,6 +9,7 @@ How the parts fit:
     reasoning/    families as data      tool/families.py   families as data      tool/grammar/   grammars as code
     one_call.py   holds a parser to one call
     matcher.py    finds marks in divided text    margin.py   white space beside marks    sink.py   collects pieces
+    native.py     the same parsers in native code (`smg_ext`), made from the same families: those that run where nobody asks for these
 
 Everything is a state machine over characters that looks at each once; what is held back is what may still become a mark. So the joined
 pieces cannot depend on the division, and streaming gives what a whole text gives. Policies, the same in every mode and on every surface:

@@ -1,7 +1,7 @@
 """What a parser of model output is: text in, in any division; pieces out, whose join does not depend on the division."""
 
-from abc import ABC, abstractmethod
-from typing import TypeAlias
+from abc import abstractmethod
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -38,8 +38,13 @@ class CallArguments(Struct, frozen=True):
 Piece: TypeAlias = Text | Thought | Call | CallArguments
 
 
-class Parser(ABC):
-    """One choice's parser. Linear in its input; holds back only what may be the beginning of a mark."""
+class Parser(Protocol):
+    """One choice's parser, native or not. Linear in its input; holds back only what may be the beginning of a mark."""
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more can come, whatever the model writes."""
+        return False
 
     @abstractmethod
     def feed(self, text: str) -> list[Piece]:

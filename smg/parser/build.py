@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Iterable
 
+from smg._ext import NO_EXT
 from smg.parser.base import Parser
 from smg.parser.functionary import FUNCTIONARY_MARKS, Functionary
 from smg.parser.harmony import HARMONY_MARKS, Harmony
 from smg.parser.inkling import INKLING_MARKS, Inkling
 from smg.parser.machine import Machine
 from smg.parser.muse import MUSE_MARKS, Muse
+from smg.parser.native import native_parser
 from smg.parser.one_call import OneCall
 from smg.parser.reasoning.spec import REASONING, ReasoningSpec
 from smg.parser.tool.grammar.bare_arguments import bare_arguments
@@ -48,18 +50,22 @@ def build(
     named: str | None = None,
     any_tool: bool = False,
     parallel: bool = True,
+    native: bool = not NO_EXT,
 ) -> Parser | None:
     """Gives a new parser, or None when the output is plain text: no reasoning family, and no tool family or no tools.
 
     `in_think`: the prompt opened the thinking block. `named`: after thinking the output is the bare arguments of that tool. `any_tool`:
-    names that are not in `tools` are tools too. `parallel` False: the answer ends where a second call begins. Raises KeyError for a name
-    that is not registered.
+    names that are not in `tools` are tools too. `parallel` False: the answer ends where a second call begins. Not `native`: the parser
+    that is the native one's specification. Raises KeyError for a name that is not registered.
     """
     schemas = schemas_of(tools)
     if any_tool:
         schemas = EveryName(schemas)
     think = _reasoning(reasoning)
     calls = _tool(tool)
+    if native and (think is not None or named or (calls is not None and schemas)):
+        calls = calls if named or schemas else None
+        return native_parser(think, calls, schemas=schemas, in_think=in_think, named=named, parallel=parallel)
     if named:
         calls = ToolSpec(reader=bare_arguments(named), bare="{", new_id=calls.new_id if calls else None)
     elif not schemas:

@@ -15,7 +15,7 @@ from smg.parser.tool.grammar.value import JsonValue
 from smg.parser.tool.reader import NAME_MAX
 from smg.types.json import JsonObject
 
-__all__ = ["HARMONY_MARKS", "Harmony"]
+__all__ = ["HARMONY_MARKS", "Harmony", "destination", "is_header_word", "recipients", "said_before"]
 
 START, END, MESSAGE, CHANNEL, CONSTRAIN, RETURN, CALL = HARMONY_MARKS = (
     "<|start|>",
@@ -32,6 +32,30 @@ HEADER_WORD = re.compile(r"[\w\s.=?-]{0,64}")
 ROLES = frozenset({"", "assistant"})
 NOBODY = frozenset({"assistant", "user", "system", "all"})
 PREFIX = "functions."
+
+
+def destination(words: list[str], channels: list[str], schemas: dict[str, JsonObject]) -> tuple[str, bool]:
+    """Gives where a header sends its body: the name of a tool, "" for none, and whether it is a thought."""
+    name = next((found[1] for word in words if (found := RECIPIENT.search(word)) and found[1] not in NOBODY), "")
+    channel = next((found[0] for word in channels if (found := CHANNEL_NAME.search(word))), "")
+    wanted = name.startswith(PREFIX) or name in schemas or (name and channel != "analysis")
+    return name.removeprefix(PREFIX) if wanted else "", channel == "analysis"
+
+
+def said_before(word: str) -> str | None:
+    """Gives the text that stands where a role should; None when it is one, or nothing but a recipient."""
+    text = RECIPIENT.sub("", word)
+    return text if text.strip() not in ROLES else None
+
+
+def recipients(words: list[str]) -> list[str]:
+    """Gives those of a header's words that name one."""
+    return [word for word in words if RECIPIENT.search(word)]
+
+
+def is_header_word(word: str) -> bool:
+    """True for what may stand in a header; anything else is text."""
+    return HEADER_WORD.fullmatch(word) is not None
 
 
 class Harmony(Parser):
@@ -88,7 +112,7 @@ class Harmony(Parser):
             self._open()
         elif mark == START and not self._channels:
             self._started = True
-            self._words = [*self._recipients(), ""]
+            self._words = [*recipients(self._words), ""]
         elif mark in (END, CALL, RETURN):
             self._end_header()
         elif mark is not None:
@@ -103,7 +127,7 @@ class Harmony(Parser):
         """A message without a body, unless its body only lacks its mark: then it is text."""
         last = self._words[-1] if len(self._words) > 1 else ""
         self._begin_header()
-        if not HEADER_WORD.fullmatch(last):
+        if not is_header_word(last):
             self._begin_body("text")
             self._take(last)
             self._margins["text"].mark()
@@ -111,17 +135,14 @@ class Harmony(Parser):
 
     def _said_before(self) -> None:
         """What stands before a message, where no role does, is no header: a text without one."""
-        word = self._words[0]
-        if not self._started and RECIPIENT.sub("", word).strip() not in ROLES:
-            recipients = self._recipients()
+        words = self._words
+        said = said_before(words[0])
+        if not self._started and said is not None:
             self._begin_body("text")
-            self._take(RECIPIENT.sub("", word))
+            self._take(said)
             self._margins["text"].mark()
             self._begin_header()
-            self._words = [*recipients, ""] if recipients else [""]
-
-    def _recipients(self) -> list[str]:
-        return [word for word in self._words if RECIPIENT.search(word)]
+            self._words = [*recipients(words), ""]
 
     def _close_word(self, mark: str) -> None:
         if self._in_channel:
@@ -131,16 +152,13 @@ class Harmony(Parser):
 
     def _open(self) -> None:
         self._close_word(MESSAGE)
-        name = next((found[1] for word in self._words if (found := RECIPIENT.search(word)) and found[1] not in NOBODY), "")
-        channel = next((found[0] for word in self._channels if (found := CHANNEL_NAME.search(word))), "")
-        wanted = name.startswith(PREFIX) or name in self._sink.schemas or (name and channel != "analysis")
-        name = name.removeprefix(PREFIX)
-        if self._calls and wanted and name:
+        name, thought = destination(self._words, self._channels, self._sink.schemas)
+        if self._calls and name:
             self._kind = "call"
             self._value = JsonValue()
             self._sink.call(name)
             return
-        self._begin_body("thought" if channel == "analysis" else "text")
+        self._begin_body("thought" if thought else "text")
 
     def _begin_body(self, kind: str) -> None:
         self._kind = kind

@@ -13,7 +13,7 @@ from smg.parser.tool.grammar.json_calls import JsonFormat, json_calls
 from smg.parser.tool.reader import Reader
 from smg.types.json import JsonObject
 
-__all__ = ["INKLING_MARKS", "Inkling"]
+__all__ = ["INKLING_MARKS", "INKLING_READER", "Inkling"]
 
 MODEL, THINKING, TEXT, CALL, RAW_CALL, END, STOP = INKLING_MARKS = (
     "<|message_model|>",
@@ -26,7 +26,7 @@ MODEL, THINKING, TEXT, CALL, RAW_CALL, END, STOP = INKLING_MARKS = (
 )
 HEAD_MAX = 128
 HEAD, SHOWN, THOUGHT, DROPPED = range(4)
-READER = json_calls(JsonFormat(closes=(END, STOP), arguments=("args", "arguments", "parameters")))
+INKLING_READER = json_calls(JsonFormat(closes=(END, STOP), arguments=("args", "arguments", "parameters")))
 
 
 class Inkling(Parser):
@@ -95,7 +95,7 @@ class Inkling(Parser):
         self._thought.mark()
         if mark == CALL and self._calls:
             self._state = SHOWN
-            self._reader = READER(self._sink, mark)
+            self._reader = INKLING_READER(self._sink, mark)
         else:
             states = {MODEL: HEAD, THINKING: THOUGHT, TEXT: SHOWN, CALL: SHOWN, RAW_CALL: DROPPED}
             self._state = states.get(mark, SHOWN)

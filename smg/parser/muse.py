@@ -8,7 +8,7 @@ family's own grammar reads. Built by `smg.parser.build`.
 
 import re
 
-from smg.parser.base import Parser, Piece, Text, Thought
+from smg.parser.base import CallArguments, Parser, Piece, Text, Thought
 from smg.parser.machine import Machine
 from smg.parser.margin import Margin
 from smg.parser.matcher import Matcher
@@ -119,6 +119,8 @@ class Muse(Parser):
                 joined[-1] = Text(last.text + piece.text)
             elif isinstance(piece, Thought) and isinstance(last, Thought):
                 joined[-1] = Thought(last.text + piece.text)
+            elif isinstance(piece, CallArguments) and isinstance(last, CallArguments):
+                joined[-1] = CallArguments(last.index, last.text + piece.text)
             else:
                 joined.append(piece)
         return joined

@@ -6,26 +6,28 @@ __all__ = ["OneCall"]
 
 
 class OneCall(Parser):
-    """Passes pieces on until a second call begins. From there nothing is: the answer is what came before, as if the model had stopped.
-
-    `ended`: that point was reached, and the engine may stop as well.
-    """
+    """Passes pieces on until a second call begins. From there nothing is: the answer is what came before, as if the model had stopped."""
 
     def __init__(self, parser: Parser) -> None:
-        self.ended = False
+        self._ended = False
         self._parser = parser
+
+    @property
+    def ended(self) -> bool:
+        """See Parser. The engine may stop as well."""
+        return self._ended
 
     def feed(self, text: str) -> list[Piece]:
         """See Parser."""
-        return [] if self.ended else self._first(self._parser.feed(text))
+        return [] if self._ended else self._first(self._parser.feed(text))
 
     def finish(self) -> list[Piece]:
         """See Parser."""
-        return [] if self.ended else self._first(self._parser.finish())
+        return [] if self._ended else self._first(self._parser.finish())
 
     def _first(self, pieces: list[Piece]) -> list[Piece]:
         for at, piece in enumerate(pieces):
             if isinstance(piece, Call) and piece.index:
-                self.ended = True
+                self._ended = True
                 return pieces[:at]
         return pieces

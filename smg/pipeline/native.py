@@ -6,6 +6,7 @@ probabilities and vocabularies of other kinds take the other way. Called by `smg
 """
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence, Set
@@ -15,7 +16,7 @@ from typing import Protocol, TypedDict
 from google.protobuf.descriptor import ServiceDescriptor
 from msgspec import Struct
 
-from smg._ext import Call, ChatSink, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
+from smg._ext import Call, ChatSink, EventShapes, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
 from smg.engine import Engine, EngineRequest, error_of_call, field_table, leave_call
 from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError
 from smg.pipeline.deadlines import Deadlines
@@ -23,8 +24,7 @@ from smg.pipeline.generation import Aborts
 from smg.pipeline.models import ServedModel
 from smg.pipeline.parsing import Parsing
 from smg.pipeline.prompt import Prompt
-from smg.pipeline.records import Record, RecordReader
-from smg.types.event import Event, Usage
+from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from smg.types.job import Job
 
 __all__ = [
@@ -48,6 +48,14 @@ Take = Callable[[list[Event]], object]
 # Takes the one choice of a whole answer as JSON.
 TakeText = Callable[[bytes, Usage], object]
 
+EVENTS = EventShapes(
+    content=Content,
+    reasoning=Reasoning,
+    call=ToolCall,
+    arguments=ToolArguments,
+    finished=Finished,
+    new_id=lambda: f"call_{secrets.token_hex(12)}",
+)
 # Batches that may wait for a reader before the engine is held back.
 HELD_BATCHES = 16
 
@@ -85,7 +93,7 @@ class Asked(Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """True when no parser in Python reads the output: it is text, or text and thoughts that the machine splits."""
+        """True when no parser reads the output: it is text, or text and thoughts that the machine splits."""
         return self.parsing.plain or self.parsing.thought_marks is not None
 
     @property
@@ -199,11 +207,8 @@ class NativeCall:
         if self._error is not None:
             raise self._error
         prompt, completion, cached = self.machine.usage
-        reasoning = self._reasoning_tokens()
+        reasoning = self.machine.reasoning_tokens
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, reasoning_tokens=reasoning)
-
-    def _reasoning_tokens(self) -> int:
-        return self.machine.reasoning_tokens
 
     def _done(self, error: str, status: int, text: str) -> None:
         if error and status:  # the engine said that it failed
@@ -333,14 +338,15 @@ class NativeEvents(NativeCall):
         self._take = take or self._hold
         self._held: deque[list[Event]] = deque()
         self._paused = False
-        self._gathered: list[Record] = []
-        self._reader = RecordReader(asked.parsing, choices=asked.request.sampling.n, thinking=asked.thinking)
+        self._gathered: list[Event] = []
         self.machine = EventSink(
             tables(engine.service),
             asked.model.vocabulary,
             automaton(asked.job.stops.strings),
             take=self._tell if asked.job.stream else self._gathered.extend,
-            split=self._reader.split,
+            shapes=EVENTS,
+            parsers=asked.parsing.native_parsers(asked.request.sampling.n, in_think=asked.thinking),
+            split=asked.parsing.by_token,
             gather=not asked.job.stream,
             **self._options(asked),
         )
@@ -363,18 +369,14 @@ class NativeEvents(NativeCall):
         yield self._held.popleft()
 
     def _end(self) -> Usage:
-        events = self._reader.read(self._gathered) if self._error is None else []
         usage = super()._end()
+        events = self._gathered
         events.append(usage)
         self._take(events)
         return usage
 
-    def _reasoning_tokens(self) -> int:
-        return super()._reasoning_tokens() + self._reader.reasoning_tokens
-
-    def _tell(self, records: list[Record]) -> None:
-        events = self._reader.read(records)
-        if not events or self._over:
+    def _tell(self, events: list[Event]) -> None:
+        if self._over:
             return
         try:
             self._take(events)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from smg._ext import ThoughtMarks
+from smg._ext import Collector, ThoughtMarks
 from smg.parser import REASONING, Parser, build, marks
 from smg.pipeline.forced import forced_call
 from smg.pipeline.models import ServedModel
@@ -14,7 +14,7 @@ from smg.tokenizer import Tokenizer
 from smg.types.job import ChatInput, Constraint, Job
 from smg.types.json import JsonObject
 
-__all__ = ["MarkPatterns", "Parsing", "mark_patterns", "parsing_of"]
+__all__ = ["Parsing", "parsing_of"]
 
 # A mark made of several special tokens: when the output ends inside it, what came of it is not text.
 TOKEN = re.compile(r"<[^<>]+>")
@@ -41,13 +41,31 @@ class Parsing(Struct, frozen=True, kw_only=True):
         """The marks of the thinking block where the native machine can take it out of the text; None where there is none, or it cannot."""
         return None if self.reasoning is None or self.tool is not None else _thought_marks(self.reasoning)
 
-    def parser(self, *, in_think: bool) -> Parser | None:
-        """Gives a new parser; None where the output is text."""
+    def parser(self, *, in_think: bool, native: bool) -> Parser | None:
+        """Gives a new parser, native or the one in Python that is its specification; None where the output is text."""
         if self.plain:
             return None
         return build(
-            reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=in_think, named=self.named, parallel=self.parallel
+            reasoning=self.reasoning,
+            tool=self.tool,
+            tools=self.tools,
+            in_think=in_think,
+            named=self.named,
+            parallel=self.parallel,
+            native=native,
         )
+
+    def native_parsers(self, choices: int, *, in_think: bool) -> tuple[Collector, ...]:
+        """Gives what the native machine reads the choices with; nothing where the output is text, or the machine has `thought_marks`."""
+        if self.thought_marks is not None:
+            return ()
+        made = (self.parser(in_think=in_think, native=True) for _ in range(choices))
+        return tuple(parser for parser in made if isinstance(parser, Collector))
+
+    @property
+    def by_token(self) -> bool:
+        """True when it matters which token did what: those of thoughts are counted, or a second call ends the answer."""
+        return self.reasoning is not None or not self.parallel
 
     def kept(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Gives the special ids that the parsers look for, which are text for them."""
@@ -71,22 +89,6 @@ def _thought_marks(reasoning: str) -> ThoughtMarks | None:
 def _kept(tokenizer: Tokenizer, reasoning: str | None, tool: str | None) -> frozenset[int]:
     ids = (tokenizer.token_id(mark) for mark in marks(reasoning, tool))
     return frozenset(token_id for token_id in ids if token_id is not None)
-
-
-class MarkPatterns(Struct, frozen=True):
-    """What finds a family's marks in text: whole ones, and each character with which one can begin."""
-
-    whole: re.Pattern[str]
-    first: re.Pattern[str]
-
-
-@lru_cache(maxsize=64)
-def mark_patterns(reasoning: str | None, tool: str | None) -> MarkPatterns:
-    """Gives the patterns of the two families together."""
-    every = marks(reasoning, tool)
-    firsts = "".join(sorted({mark[0] for mark in every}))
-    whole = "|".join(map(re.escape, every))
-    return MarkPatterns(re.compile(whole or "(?!)"), re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)"))
 
 
 def parsing_of(job: Job, model: ServedModel, *, tags: bool = False) -> Parsing:

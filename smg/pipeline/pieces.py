@@ -1,6 +1,6 @@
 """Pieces of a parser in, events of one choice out: thoughts held back where they are wanted whole, ids for calls, tokens' scores.
 
-Used by the stream machine and by what reads the native machine's records.
+Used by the stream machine; the native one makes its events in `smg_ext.events`.
 """
 
 import secrets

@@ -328,6 +328,6 @@ class Pipeline:
             make_decoder=lambda: model.tokenizer.decoder(
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
-            make_parser=lambda: parsing.parser(in_think=asked.thinking),
+            make_parser=lambda: parsing.parser(in_think=asked.thinking, native=False),
             aborts=self._aborts,
         )

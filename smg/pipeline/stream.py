@@ -78,6 +78,9 @@ class StreamMachine:
                 self._finish("stop", self._reported(), events)
                 return join(events)
             self._token(token_id, scores[i : i + 1], events)
+            if self._parser is not None and self._parser.ended:
+                self._stop(events)
+                return join(events)
             if self._stops.matched is not None:
                 self.cut = True
                 self._finish("stop", self._stops.matched, events)
@@ -126,6 +129,11 @@ class StreamMachine:
         text = self._stops.feed(self._decoder.feed((token_id,)), armed=armed)
         self._maker.emit(self._parse(text), events)
         self.reasoning_tokens += self._maker.thinking
+
+    def _stop(self, events: list[Event]) -> None:
+        """A second call began, and there is to be one: the engine may stop."""
+        self.done = self.cut = True
+        self._maker.finish("stop", None, events)
 
     def _parse(self, text: str) -> Sequence[Piece]:
         if self._parser is None:

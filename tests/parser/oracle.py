@@ -2,11 +2,13 @@
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from smg.parser import Call, CallArguments, Piece, Text, Thought, build
+from smg._ext import Collector
+from smg.parser import Call, CallArguments, Parser, Piece, Text, Thought, build
 from smg.types.json import JsonObject
 
 
@@ -59,6 +61,24 @@ def joined(pieces: Iterable[Piece]) -> Outcome:
     return Outcome(content="".join(content), reasoning="".join(reasoning), calls=calls)
 
 
+def alike(specified: Parser, native: Parser, deltas: Iterable[str]) -> Iterator[list[Piece]]:
+    """Yields what both parsers give with each delta, and at the end. Ids that are drawn at random may differ."""
+    assert isinstance(native, Collector)
+    assert not isinstance(specified, Collector)
+    for delta in (*deltas, None):
+        pieces = specified.finish() if delta is None else specified.feed(delta)
+        got = native.finish() if delta is None else native.feed(delta)
+        if got != pieces:
+            assert [without_id(piece) for piece in got] == [without_id(piece) for piece in pieces], f"at {delta!r}"
+        yield pieces
+
+
+def without_id(piece: Piece) -> Piece:
+    """A piece with a drawn id, which is Mistral's, without it."""
+    drawn = isinstance(piece, Call) and piece.id is not None and re.fullmatch(r"[A-Za-z0-9]{9}", piece.id)
+    return structs.replace(piece, id="drawn") if drawn else piece
+
+
 class Setting(Struct, frozen=True, kw_only=True):
     """Which parsers read an output."""
 
@@ -68,11 +88,12 @@ class Setting(Struct, frozen=True, kw_only=True):
     in_think: bool = False
 
     def pieces(self, deltas: Sequence[str]) -> list[list[Piece]]:
-        """What leaves with each delta, and at the end."""
-        parser = build(reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=self.in_think)
-        if parser is None:
+        """What leaves with each delta, and at the end: the same from the native parser and from the one that is its specification."""
+        made = [build(reasoning=self.reasoning, tool=self.tool, tools=self.tools, in_think=self.in_think, native=n) for n in (False, True)]
+        if made[0] is None or made[1] is None:
+            assert made == [None, None]
             return [[Text(delta)] for delta in deltas if delta]
-        return [*(parser.feed(delta) for delta in deltas), parser.finish()]
+        return list(alike(made[0], made[1], deltas))
 
     def outcome(self, deltas: Sequence[str]) -> Outcome:
         """What the deltas come to; ids that are drawn at random are left out."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from smg._ext import Collector
 from smg.parser import REASONING, TOOLS, build, marks
 from tests.parser.oracle import Outcome, Setting, pieces_of, tools_named
 from tests.parser.test_contract import steps_of
@@ -152,14 +153,16 @@ def test_steps_of_what_repeats(family: str) -> None:
         many = [*marks(None, family), *ODD, "a" * 100, " " * 100, '{"name": "f", "arguments": {"s": "', "f("]
         unit = "".join(source.choice(many) for _ in range(source.randrange(1, 5)))
         lead = source.choice(["", TOOL_WRITERS[family].write([("f", {"s": "x"})])[: source.randrange(60)]])
-        few, twice = (steps(family, lead + unit * (repeats * (1_000 // len(unit) + 1))) for repeats in (1, 2))
-        assert twice < 2.4 * few + 3_000, (lead, unit)
+        for native in (False, True):
+            few, twice = (steps(family, lead + unit * (repeats * (1_000 // len(unit) + 1)), native) for repeats in (1, 2))
+            assert twice < 2.4 * few + 3_000, (lead, unit)
 
 
-def steps(family: str, text: str) -> int:
-    parser = build(reasoning=None, tool=family, tools=GIVEN)
+def steps(family: str, text: str, native: bool) -> int:
+    parser = build(reasoning=None, tool=family, tools=GIVEN, native=native)
     assert parser is not None
-    return sum(steps_of(lambda at=at: parser.feed(text[at : at + 4])) for at in range(0, len(text), 4)) + steps_of(parser.finish)
+    done = sum(steps_of(lambda at=at: parser.feed(text[at : at + 4])) for at in range(0, len(text), 4)) + steps_of(parser.finish)
+    return parser.work if isinstance(parser, Collector) else done
 
 
 @pytest.mark.parametrize("family", TOOLS.names())

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import pytest
 
+from smg._ext import Collector
 from smg.config.choices import choices_of
 from smg.parser import REASONING, TOOLS, Piece, build, marks
 from tests.parser.oracle import Outcome, Setting, check_clean, check_splits, tools_named
@@ -134,38 +136,47 @@ def steps_of(work: Callable[[], object]) -> int:
     return count
 
 
-def feeds(tool: str, deltas: list[str]) -> list[int]:
-    """Steps of each delta."""
-    parser = build(reasoning="base", tool=tool, tools=GIVEN)
+def feeds(tool: str, deltas: list[str], *, native: bool = False) -> list[int]:
+    """Steps of each delta. The native parser counts its own: characters that it looks at or copies."""
+    parser = build(reasoning="base", tool=tool, tools=GIVEN, native=native)
     assert parser is not None
-    return [steps_of(lambda delta=delta: parser.feed(delta)) for delta in deltas] + [steps_of(parser.finish)]
+    counts, before = [], 0
+    for work in (*(partial(parser.feed, delta) for delta in deltas), parser.finish):
+        steps = steps_of(work)
+        if isinstance(parser, Collector):
+            steps, before = parser.work - before, parser.work
+        counts.append(steps)
+    return counts
 
 
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", TOOLS.names())
-def test_steps_grow_with_the_text_only(name: str) -> None:
+def test_steps_grow_with_the_text_only(name: str, native: bool) -> None:
     """O5: an argument twice as long takes at most about twice the steps, and no delta of four characters takes many."""
     totals = []
     for size in (600, 1_200):
         text = TOOL_WRITERS[name].write([("f", {"s": "ab\n<{ " * (size // 6)})])
-        counts = feeds(name, [text[i : i + 4] for i in range(0, len(text), 4)])
+        counts = feeds(name, [text[i : i + 4] for i in range(0, len(text), 4)], native=native)
         totals.append(sum(counts))
         assert max(counts) < 700
     assert totals[1] < 2.2 * totals[0]
 
 
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", TOOLS.names())
-def test_steps_of_hostile_outputs(name: str) -> None:
+def test_steps_of_hostile_outputs(name: str, native: bool) -> None:
     """O5: marks again and again, with and without something between, cost a bounded number of steps each."""
     for mark in marks(None, name):
         for unit in (mark, " ", mark + " ", mark + "{", mark + "f("):
             text = mark + unit * 60
-            assert sum(feeds(name, [text])) < 150 * len(text) + 2_000, (mark, unit)
+            assert sum(feeds(name, [text], native=native)) < 150 * len(text) + 2_000, (mark, unit)
 
 
-def test_bare_json_that_fails_late_is_read_once() -> None:
+@pytest.mark.parametrize("native", [False, True])
+def test_bare_json_that_fails_late_is_read_once(native: bool) -> None:
     nested = '{"name": "f", "x": ' * 400
-    total = sum(feeds("json", [nested]))
-    assert total < 2.2 * sum(feeds("json", [nested[: len(nested) // 2]])) + 2_000
+    total = sum(feeds("json", [nested], native=native))
+    assert total < 2.2 * sum(feeds("json", [nested[: len(nested) // 2]], native=native)) + 2_000
 
 
 def test_pieces_are_plain_data() -> None:

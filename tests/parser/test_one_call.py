@@ -3,16 +3,18 @@
 import pytest
 
 from smg.parser import TOOLS, build
-from tests.parser.oracle import Outcome, joined, pieces_of, tools_named
+from tests.parser.oracle import Outcome, alike, joined, pieces_of, tools_named
 from tests.parser.writers import SCHEMA, TOOL_WRITERS
 
 GIVEN = tools_named("f", "g", **SCHEMA)
 
 
 def outcome(family: str, deltas: list[str], *, parallel: bool = False) -> Outcome:
-    parser = build(reasoning=None, tool=family, tools=GIVEN, parallel=parallel)
-    assert parser is not None
-    return joined([*(piece for delta in deltas for piece in parser.feed(delta)), *parser.finish(), *parser.feed("x"), *parser.finish()])
+    made = [build(reasoning=None, tool=family, tools=GIVEN, parallel=parallel, native=native) for native in (False, True)]
+    assert made[0] is not None
+    assert made[1] is not None
+    pieces = [piece for found in alike(made[0], made[1], deltas) for piece in found]
+    return joined(pieces + [piece for parser in made for piece in (*parser.feed("x"), *parser.finish())])
 
 
 @pytest.mark.parametrize("family", TOOLS.names())
@@ -31,8 +33,9 @@ def test_text_stays_until_the_second_call() -> None:
     assert outcome("hermes", [text[: text.index("</tool_call>c")]]).content == "ab"
 
 
-def test_it_says_that_the_engine_may_stop() -> None:
-    parser = build(reasoning=None, tool="hermes", tools=GIVEN, parallel=False)
+@pytest.mark.parametrize("native", [False, True])
+def test_it_says_that_the_engine_may_stop(native: bool) -> None:
+    parser = build(reasoning=None, tool="hermes", tools=GIVEN, parallel=False, native=native)
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     parser.feed(call)
     assert parser.ended is False
@@ -42,4 +45,4 @@ def test_it_says_that_the_engine_may_stop() -> None:
 
 def test_nothing_is_held_to_one_call_without_tools() -> None:
     assert build(reasoning=None, tool="hermes", parallel=False) is None
-    assert not hasattr(build(reasoning="qwen3", tool="hermes", parallel=False), "ended")
+    assert not getattr(build(reasoning="qwen3", tool="hermes", parallel=False), "ended", False)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from smg.parser.matcher import Matcher
 from smg.parser.sink import Sink
 
-__all__ = ["BLANKS_MAX", "NAME_MAX", "MakeReader", "Reader", "expect"]
+__all__ = ["BLANKS_MAX", "NAME_MAX", "MakeReader", "Reader", "expect", "without_marks"]
 
 # No format puts more white space than this before the next part of a call; a model that runs on in blanks has lost the thread.
 BLANKS_MAX = 256
@@ -30,6 +30,16 @@ def expect(matcher: Matcher, text: str, at: int, tolerated: str) -> tuple[int, s
     return at, mark, released
 
 
+def without_marks(text: str, opened: str, marks: tuple[str, ...]) -> str:
+    """Gives what is text of a call that was cut before its name was known: `opened` is the mark that it began with, "" for none."""
+    every = (opened, *marks) if opened else marks
+    for mark in every:
+        text = text.replace(mark, "")
+    for token in {token for mark in every for token in TOKEN.findall(mark)}:
+        text = text.replace(token, "")  # of a mark that came in part
+    return text
+
+
 class Reader(ABC):
     """One section. Until the name of a call is known, what was read since the last call is kept, so that what is no call can be given back.
 
@@ -45,8 +55,8 @@ class Reader(ABC):
         self.quiet = False  # inside another reader, which gives back for both
         self.unread = ""
         self.count = 0  # complete calls of this section
-        self._marks = (opened, *marks) if opened else marks
-        self._lead = opened
+        self._marks = marks
+        self._opened = self._lead = opened
         self._raw = [opened]
         self._keep = True
 
@@ -105,13 +115,8 @@ class Reader(ABC):
     def cut(self) -> None:
         """The output ended before the name was known: gives back what was read, without the marks."""
         self.done = True
-        raw = "".join(self._raw)
-        for mark in self._marks:
-            raw = raw.replace(mark, "")
-        for token in {token for mark in self._marks for token in TOKEN.findall(mark)}:
-            raw = raw.replace(token, "")  # of a mark that came in part
         self.sink.mark()
-        self.sink.show(raw)
+        self.sink.show(without_marks("".join(self._raw), self._opened, self._marks))
 
 
 MakeReader: TypeAlias = Callable[[Sink, str], Reader]

@@ -20,7 +20,6 @@ class Choice(Reader):
 
     def __init__(self, sink: Sink, opened: str, *, decide: Callable[[str], MakeReader | None], marks: tuple[str, ...]) -> None:
         super().__init__(sink, opened=opened, marks=marks)
-        self._opened = opened
         self._decide = decide
         self._first = ""
         self._size = 0

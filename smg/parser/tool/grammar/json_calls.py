@@ -15,7 +15,7 @@ from smg.parser.sink import Sink
 from smg.parser.tool.grammar.value import JsonValue, decoded
 from smg.parser.tool.reader import BLANKS_MAX, MakeReader, Reader, expect
 
-__all__ = ["JsonCalls", "JsonFormat", "json_calls"]
+__all__ = ["JsonCalls", "JsonFormat", "json_calls", "unwrapped"]
 
 
 BETWEEN, BEFORE_KEY, IN_KEY, BEFORE_COLON, IN_VALUE, AFTER_VALUE, BROKEN = range(7)
@@ -238,7 +238,7 @@ class JsonCalls(Reader):
             if self._seen_arguments or not self._bare:
                 self._announce()
         elif self._role == "arguments" and whole:
-            text = _unwrapped(whole)
+            text = unwrapped(whole)
             if self.named:
                 self.sink.arguments(text)
             else:
@@ -301,7 +301,7 @@ class JsonCalls(Reader):
         return at
 
 
-def _unwrapped(whole: str) -> str:
+def unwrapped(whole: str) -> str:
     """Arguments given as a JSON text in a string, or as null: the object that they mean; anything else stays what it is."""
     if whole in ("null", "None"):
         return "{}"

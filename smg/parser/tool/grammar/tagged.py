@@ -20,9 +20,10 @@ from smg.parser.tool.grammar.value import JsonValue
 from smg.parser.tool.reader import BLANKS_MAX, NAME_MAX, MakeReader, Reader, expect
 from smg.types.json import JsonObject
 
-__all__ = ["TaggedCalls", "TaggedFormat", "tagged_calls"]
+__all__ = ["CDATA", "STATES", "TaggedCalls", "TaggedFormat", "head_key", "head_name", "state_marks", "tagged_calls"]
 
 SECTION, NAME, BODY, KEY, OPEN, VALUE, AFTER, JSON, RAW = range(9)
+STATES = (SECTION, NAME, BODY, KEY, OPEN, VALUE, AFTER, RAW)  # that look for marks
 CDATA, CDATA_END = "<![CDATA[", "]]>"
 ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 ENTITIES = (("&quot;", '"'), ("&amp;", "&"))
@@ -73,17 +74,7 @@ class TaggedCalls(Reader):
     def __init__(self, sink: Sink, opened: str, *, form: TaggedFormat) -> None:
         super().__init__(sink, opened=opened, marks=form.marks)
         self._form = form
-        after = (form.parameter_open, form.call_close, form.call_open, *form.closes, *form.noise)
-        self._matchers = {
-            SECTION: Matcher((form.call_open, *form.sections, *form.closes, *form.noise)),
-            NAME: Matcher((*form.name_ends, form.parameter_open, form.call_close)),
-            BODY: Matcher((*after, form.parameter_close, *((form.key_end,) if form.key_end != ">" else ()))),
-            KEY: Matcher((form.key_end, *(mark for mark in _kept(after, form) if form.key_end not in mark))),
-            OPEN: Matcher((form.value_open, form.key_end, form.call_close)) if form.value_open else Matcher(()),
-            VALUE: Matcher((form.parameter_close, CDATA) if form.cdata else (form.parameter_close,)),
-            RAW: Matcher((CDATA_END,)),
-            AFTER: Matcher((*after, form.parameter_close)),
-        }
+        self._matchers = {state: Matcher(marks) for state, marks in state_marks(form).items()}
         self._steps = (
             self._step_section,
             self._step_name,
@@ -159,9 +150,8 @@ class TaggedCalls(Reader):
 
     def _end_head(self, mark: str) -> None:
         form = self._form
-        head = "".join(self._head)
-        name = self._attributes(head).get(form.name_key, "") if form.name_key else head.strip().strip("\"'")
-        if not name or any(char in BLANK for char in name) or (mark not in form.name_ends and form.name_key):
+        name = head_name(form, "".join(self._head))
+        if not name or (mark not in form.name_ends and form.name_key):
             self.fail()
             return
         self.name(name, call_id=form.id_form.format(name=name, index=self.sink.calls) if form.id_form else None)
@@ -237,15 +227,8 @@ class TaggedCalls(Reader):
         return head
 
     def _head_key(self, head: str) -> None:
-        form = self._form
-        attributes = self._attributes(head) if form.key_key else {}
-        key = attributes.get(form.key_key, head) if form.key_key else head
-        kinds = kinds_of(self._schema, key.strip())
-        kind = attributes.get(form.type_key) if form.type_key else None
-        if kind is not None:
-            kinds = STRING if kind in ("true", "string") else JSON_KINDS
-        self._arguments.begin(key.strip(), kinds)
-        self._state = OPEN if form.value_open else VALUE
+        self._arguments.begin(*head_key(self._form, head, self._schema))
+        self._state = OPEN if self._form.value_open else VALUE
 
     def _step_open(self, text: str, at: int) -> int:
         at, mark, other = expect(self._matchers[OPEN], text, at, BLANK)
@@ -293,15 +276,6 @@ class TaggedCalls(Reader):
             self._body_mark(mark)
         return at
 
-    def _attributes(self, head: str) -> dict[str, str]:
-        found = {}
-        for match in ATTRIBUTE.finditer(head):
-            value = match[2] or match[3] or match[4] or ""
-            for entity, char in ENTITIES if self._form.entities else ():
-                value = value.replace(entity, char)
-            found[match[1]] = value
-        return found
-
     def _step_json(self, text: str, at: int) -> int:
         piece, at = self._value.read(text, at)
         self.sink.arguments(piece)
@@ -309,6 +283,47 @@ class TaggedCalls(Reader):
             self._state = BODY
             self._junk = self._value.broken
         return at
+
+
+def state_marks(form: TaggedFormat) -> dict[int, tuple[str, ...]]:
+    """Gives the marks that count in each state."""
+    after = (form.parameter_open, form.call_close, form.call_open, *form.closes, *form.noise)
+    return {
+        SECTION: (form.call_open, *form.sections, *form.closes, *form.noise),
+        NAME: (*form.name_ends, form.parameter_open, form.call_close),
+        BODY: (*after, form.parameter_close, *((form.key_end,) if form.key_end != ">" else ())),
+        KEY: (form.key_end, *(mark for mark in _kept(after, form) if form.key_end not in mark)),
+        OPEN: (form.value_open, form.key_end, form.call_close) if form.value_open else (),
+        VALUE: (form.parameter_close, CDATA) if form.cdata else (form.parameter_close,),
+        RAW: (CDATA_END,),
+        AFTER: (*after, form.parameter_close),
+    }
+
+
+def head_name(form: TaggedFormat, head: str) -> str:
+    """Gives the name in a call's head, "" when that is none."""
+    name = _attributes(form, head).get(form.name_key, "") if form.name_key else head.strip().strip("\"'")
+    return "" if any(char in BLANK for char in name) else name
+
+
+def head_key(form: TaggedFormat, head: str, schema: JsonObject) -> tuple[str, frozenset[str]]:
+    """Gives the key in a parameter's head, and the JSON types that its value may have. `schema`: of the call."""
+    attributes = _attributes(form, head) if form.key_key else {}
+    key = attributes.get(form.key_key, head) if form.key_key else head
+    kind = attributes.get(form.type_key) if form.type_key else None
+    if kind is not None:
+        return key.strip(), STRING if kind in ("true", "string") else JSON_KINDS
+    return key.strip(), kinds_of(schema, key.strip())
+
+
+def _attributes(form: TaggedFormat, head: str) -> dict[str, str]:
+    found = {}
+    for match in ATTRIBUTE.finditer(head):
+        value = match[2] or match[3] or match[4] or ""
+        for entity, char in ENTITIES if form.entities else ():
+            value = value.replace(entity, char)
+        found[match[1]] = value
+    return found
 
 
 def _kept(marks: tuple[str, ...], form: TaggedFormat) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from smg.engine import EngineDelta, EngineFinish, field_table
 from smg.errors import EngineError
 from smg.parser import REASONING, TOOLS, marks
 from smg.pb import vllm_engine_pb2 as pb
+from smg.pipeline.native import EVENTS
 from smg.pipeline.parsing import Parsing
-from smg.pipeline.records import Record, RecordReader
 from smg.pipeline.stream import StreamMachine, StreamSpec
 from smg.tokenizer import load_tokenizer
 from smg.tokenizer.decoder import BytesDecoder
@@ -60,6 +60,7 @@ class Case:
             tools=TOOLS_GIVEN if tool else (),
             stream_reasoning=draw.random() < 0.8,
             named="f" if tool and draw.random() < 0.05 else None,
+            parallel=draw.random() < 0.8,
         )
         self.thinking = bool(reasoning) and draw.random() < 0.5
         self.n = draw.choice((1, 1, 2, 3))
@@ -166,7 +167,9 @@ class Case:
         for i in range(self.n):
             decoder = BytesDecoder(lambda token_id: None if token_id in hidden else self.pieces[token_id])
             decoder.feed(self.prompt_tail)
-            machines.append(StreamMachine(spec, choice=i, decoder=decoder, parser=self.parsing.parser(in_think=self.thinking)))
+            machines.append(
+                StreamMachine(spec, choice=i, decoder=decoder, parser=self.parsing.parser(in_think=self.thinking, native=False))
+            )
         return machines
 
 
@@ -174,27 +177,24 @@ class Native:
     """The native side of a case."""
 
     def __init__(self, case: Case, *, gather: bool) -> None:
-        self.reader = RecordReader(case.parsing, choices=case.n, thinking=case.thinking)
-        self.records: list[Record] = []
+        self.events: list[Event] = []
         self.ends: list[tuple[str, int, str]] = []
         self.sink = EventSink(
             *case.kind,
             **case.options,
-            marks=self.reader.marks,
-            split=self.reader.split,
+            marks=case.parsing.thought_marks,
+            parsers=case.parsing.native_parsers(case.n, in_think=case.thinking),
+            split=case.parsing.by_token,
             gather=gather,
-            take=self.records.extend,
+            shapes=EVENTS,
+            take=self.events.extend,
             done=lambda *end: self.ends.append(end),
         )
 
-    @property
-    def reasoning_tokens(self) -> int:
-        return self.sink.reasoning_tokens + self.reader.reasoning_tokens
-
     def feed(self, deltas: Sequence[EngineDelta]) -> list[Event]:
         self.sink.feed(*map(message, deltas))
-        records, self.records[:] = list(self.records), []
-        return self.reader.read(records)
+        events, self.events[:] = list(self.events), []
+        return events
 
 
 class Chat:
@@ -266,7 +266,7 @@ def test_native_equals_specification(reasoning: str, tool: str, seed: int) -> No
         assert joined(gathered, choice) == joined(specified, choice), case.parsing
     for side in (native, whole):
         assert side.ends == [("", 0, "")]
-        assert side.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines), case.parsing
+        assert side.sink.reasoning_tokens == sum(machine.reasoning_tokens for machine in machines), case.parsing
         assert side.sink.usage == (7, sum(machine.completion_tokens for machine in machines), 0)
         assert side.sink.cut == any(machine.cut for machine in machines)
 
