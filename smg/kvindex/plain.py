@@ -30,6 +30,7 @@ class PlainPrompt:
     def __init__(self, units: Sequence[int], *, unit_size: int) -> None:
         self.units = units[:MOST_UNITS]
         self.unit_size = unit_size
+        self.named: dict[int, array[int]] = {}  # by step, what is asked for once an engine
 
     def __len__(self) -> int:
         return len(self.units)
@@ -77,7 +78,7 @@ class PlainPrefixIndex:
             return False
         if rank < 0:
             rank = NO_RANK if self._words[self._slot(slot) + RANKS] > 1 else 0
-        self._put_all(self._names(0, prompt, self._step(slot)), slot, rank, 0)
+        self._put_all(self._named(prompt, self._step(slot)), slot, rank, 0)
         return True
 
     def names(self, start: int, ids: Sequence[int] | bytes, step: int) -> "array[int]":
@@ -182,6 +183,11 @@ class PlainPrefixIndex:
             names.append(name)
         return names
 
+    def _named(self, prompt: PlainPrompt, step: int) -> "array[int]":
+        if step not in prompt.named:
+            prompt.named[step] = self._names(0, prompt, step)
+        return prompt.named[step]
+
     def _best(self, prompt: PlainPrompt, slot: int) -> tuple[int, int]:
         """Gives how much of a prompt a slot's engine holds, and at which rank; -1 = it is not known where."""
         if not self._current(slot) or slot >= COLUMNS * GROUPS:
@@ -197,7 +203,8 @@ class PlainPrefixIndex:
         return most, best
 
     def _held(self, prompt: PlainPrompt, slot: int, rank: int) -> int:
-        names, step = self._names(0, prompt, self._step(slot)), self._step(slot)
+        step = self._step(slot)
+        names = self._named(prompt, step)
         known = next((number for number, name in enumerate(names) if not self._has(name, slot, rank)), len(names))
         return known * step * prompt.unit_size
 
