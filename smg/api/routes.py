@@ -16,12 +16,16 @@ __all__ = ["ROUTES", "UNBUILT", "Route", "RouteTable"]
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """One line of the table. A last segment `{name}` in `path` takes the rest of the path, slashes too. `id_prefix`: of request ids."""
+    """One line of the table. A last segment `{name}` in `path` takes the rest of the path, slashes too. `id_prefix`: of request ids.
+
+    `managing`: it changes or shows the gateway itself, which tenants may not.
+    """
 
     method: str
     path: str
     handler: Handler
     public: bool = False
+    managing: bool = False
     surface: str = "openai"
     id_prefix: str = "req-"
 
@@ -40,12 +44,12 @@ ROUTES = (
     Route(method="POST", path="/v1/detokenize", handler=detokenize),
     Route(method="POST", path="/parse/function_call", handler=parse_function_call, surface="parse"),
     Route(method="POST", path="/parse/reasoning", handler=parse_reasoning, surface="parse"),
-    Route(method="GET", path="/workers", handler=list_workers, surface="workers"),
-    Route(method="POST", path="/workers", handler=add_worker, surface="workers"),
-    Route(method="GET", path="/workers/{id}", handler=get_worker, surface="workers"),
-    Route(method="PUT", path="/workers/{id}", handler=replace_worker, surface="workers"),
-    Route(method="PATCH", path="/workers/{id}", handler=edit_worker, surface="workers"),
-    Route(method="DELETE", path="/workers/{id}", handler=remove_worker, surface="workers"),
+    Route(method="GET", path="/workers", handler=list_workers, surface="workers", managing=True),
+    Route(method="POST", path="/workers", handler=add_worker, surface="workers", managing=True),
+    Route(method="GET", path="/workers/{id}", handler=get_worker, surface="workers", managing=True),
+    Route(method="PUT", path="/workers/{id}", handler=replace_worker, surface="workers", managing=True),
+    Route(method="PATCH", path="/workers/{id}", handler=edit_worker, surface="workers", managing=True),
+    Route(method="DELETE", path="/workers/{id}", handler=remove_worker, surface="workers", managing=True),
     Route(method="GET", path="/health", handler=health, public=True),
     Route(method="GET", path="/liveness", handler=health, public=True),
     Route(method="GET", path="/readiness", handler=readiness, public=True),

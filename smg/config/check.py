@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
+from smg.config.choices import choices_of
 from smg.config.classes import read_priority_classes, read_tenant_limits
 from smg.config.tree import Config
 from smg.errors import ConfigError
@@ -21,6 +22,11 @@ SCHEMES = ("grpc", "grpcs", "unix")
 WILDCARDS = ("0.0.0.0", "::", "")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+# Kubernetes' label keys have a prefix that is a domain, at most; values may be empty.
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,316}=[A-Za-z0-9._-]{0,63}")
+MODEL_ID_FROM = re.compile(r"namespace|(label|annotation):[A-Za-z0-9][A-Za-z0-9._/-]{0,316}")
+API_SERVER = re.compile(r"https?://[^/?#@\s]+/?")
+NAMESPACE = re.compile(r"[a-z0-9-]{0,63}")
 # A UNIX socket's path may have 107 bytes (Linux, sockaddr_un); this much is left to the names of our sockets.
 LONGEST_RUNTIME_DIR = 80
 
@@ -34,14 +40,17 @@ class Mistake(Struct, frozen=True, kw_only=True):
 
 def find_mistakes(config: Config) -> list[Mistake]:
     """Gives every mistake, in the order of the tree. Looks at the file system; opens no connection."""
-    finders = (_server, _tls, _tenants, _limit_files, _worker_urls, _pairs, _model, _aliases, _ports, _folders)
+    engines = (_worker_urls, _pairs, _discovery, _model_policies)
+    finders = (_server, _tls, _tenants, _limit_files, *engines, _model, _aliases, _ports, _folders)
     return [mistake for finder in finders for mistake in finder(config)]
 
 
 def find_warnings(config: Config) -> list[str]:
     """Gives what is allowed and probably not meant, each with its path."""
     warnings = []
-    if not (config.engines.worker_urls or config.engines.prefill or config.engines.decode):
+    engines, discovery = config.engines, config.discovery
+    named = engines.worker_urls or engines.prefill or engines.decode
+    if not (named or discovery.workers_file or discovery.service_discovery):
         warnings.append("engines.worker_urls: no engine is named, so every request will be refused")
     if config.health.disable_check:
         warnings.append("health.disable_check: engines are taken for ready without being asked")
@@ -136,6 +145,39 @@ def _worker_urls(config: Config) -> Iterator[Mistake]:
             yield _mistake(f"{_without_password(url)!r} {trouble}", "engines.worker_urls")
 
 
+def _discovery(config: Config) -> Iterator[Mistake]:
+    settings = config.discovery
+    names = ("selector", "prefill_selector", "decode_selector")
+    for name in names:
+        for entry in getattr(settings, name):
+            if not LABEL.fullmatch(entry):
+                yield _mistake(f"{entry!r} is not KEY=VALUE as labels are", f"discovery.{name}")
+    if settings.service_discovery and not any(getattr(settings, name) for name in names):
+        yield _mistake("needs a selector, for not every pod is an engine", "discovery.service_discovery", "discovery.selector")
+    if settings.model_id_from and not MODEL_ID_FROM.fullmatch(settings.model_id_from):
+        yield _mistake(f"{settings.model_id_from!r} is not namespace, label:KEY or annotation:KEY", "discovery.model_id_from")
+    if settings.kubernetes_api and not API_SERVER.fullmatch(settings.kubernetes_api):
+        yield _mistake(f"{settings.kubernetes_api!r} is not http(s)://HOST[:PORT]", "discovery.kubernetes_api")
+    if not NAMESPACE.fullmatch(settings.service_discovery_namespace):
+        yield _mistake(f"{settings.service_discovery_namespace!r} is no namespace", "discovery.service_discovery_namespace")
+
+
+def _model_policies(config: Config) -> Iterator[Mistake]:
+    allowed = choices_of("policy") if config.routing.model_policy else []
+    seen: set[str] = set()
+    for entry in config.routing.model_policy:
+        model, equals, policy = entry.rpartition("=")
+        if not (equals and model.strip()):
+            yield _mistake(f"{entry!r} is not MODEL=POLICY", "routing.model_policy")
+        elif policy not in allowed:
+            yield _mistake(f"{policy!r} is not one of {', '.join(allowed)}", "routing.model_policy")
+        elif model in seen:
+            yield _mistake(f"the model {model!r} has two policies", "routing.model_policy")
+        seen.add(model)
+    if config.routing.dp_minimum_tokens_scheduler and not config.engines.dp_aware:
+        yield _mistake("needs engines.dp_aware", "routing.dp_minimum_tokens_scheduler", "engines.dp_aware")
+
+
 def address_fault(url: str) -> str:
     """Says what is wrong with an engine's address, wherever it comes from; or nothing."""
     return _bad_url(url)
@@ -226,6 +268,8 @@ def _aliases(config: Config) -> Iterator[Mistake]:
 def _ports(config: Config) -> Iterator[Mistake]:
     server, metrics = config.server, config.metrics
     overlap = server.host == metrics.prometheus_host or server.host in WILDCARDS or metrics.prometheus_host in WILDCARDS
+    if metrics.health_check_port and metrics.health_check_port in (server.port, metrics.prometheus_port):
+        yield _mistake(f"{metrics.health_check_port} is another listener's port too", "metrics.health_check_port")
     if server.port and server.port == metrics.prometheus_port and overlap:
         yield _mistake(f"{server.port} is the port of the server too", "metrics.prometheus_port", "server.port")
 

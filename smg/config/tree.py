@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 __all__ = [
     "Admission",
     "Config",
+    "Discovery",
     "Engines",
     "Health",
     "Logging",
@@ -182,12 +183,40 @@ class Engines(Struct, frozen=True, kw_only=True):
     dp_aware: Annotated[bool, Meta(description="route to each data-parallel rank of an engine by itself")] = False
 
 
+class Discovery(Struct, frozen=True, kw_only=True):
+    """Engines that are found and not listed: in a watched file, in Kubernetes."""
+
+    workers_file: Annotated[str, Meta(description="TOML file of engines, one [[workers]] each, that is read again when it changes")] = ""
+    service_discovery: Annotated[bool, Meta(description="take ready Kubernetes pods with these labels for engines")] = False
+    selector: Annotated[tuple[str, ...], Meta(description="KEY=VALUE, a label of engines' pods; repeatable, all must match")] = ()
+    prefill_selector: Annotated[tuple[str, ...], Meta(description="KEY=VALUE, a label of prefill engines' pods; repeatable")] = ()
+    decode_selector: Annotated[tuple[str, ...], Meta(description="KEY=VALUE, a label of decode engines' pods; repeatable")] = ()
+    service_discovery_port: Annotated[
+        int, Meta(ge=1, le=65535, description="port of engines in pods without the annotation smg.ai/worker-ports")
+    ] = 80
+    service_discovery_namespace: Annotated[str, Meta(description="namespace of the pods; empty = all")] = ""
+    service_discovery_scheme: Annotated[Literal["grpc", "grpcs", "http", "https"], Meta(description="how engines in pods are reached")] = (
+        "grpc"
+    )
+    model_id_from: Annotated[
+        str, Meta(description="what names a pod's model: namespace, label:KEY or annotation:KEY; empty = the engine")
+    ] = ""
+    kubernetes_api: Annotated[str, Meta(description="http(s)://HOST[:PORT] of the API server; empty = as pods are told")] = ""
+    kubernetes_account_dir: Annotated[str, Meta(description="folder with the token and ca.crt that the API server is asked with")] = (
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    )
+
+
 class Routing(Struct, frozen=True, kw_only=True):
     """How an engine is chosen."""
 
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "cache_aware"
     prefill_policy: Annotated[str, Meta(description="policy among prefill engines; empty: policy", extra={"choices": "policy"})] = ""
     decode_policy: Annotated[str, Meta(description="policy among decode engines; empty: policy", extra={"choices": "policy"})] = ""
+    model_policy: Annotated[tuple[str, ...], Meta(description="MODEL=POLICY, the policy of one model; repeatable")] = ()
+    dp_minimum_tokens_scheduler: Annotated[
+        bool, Meta(description="with dp_aware: of the chosen engine's ranks take the one with the fewest tokens, whatever the policy")
+    ] = False
     load_monitor_interval_s: Annotated[
         float,
         Meta(gt=0, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}),
@@ -248,6 +277,9 @@ class Health(Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="time until an engine that never was ready is Failed", extra={"flag": ["--worker-startup-timeout-secs"]}),
     ] = 1800.0
+    remove_unhealthy: Annotated[
+        bool, Meta(description="take an engine that is Failed away for good", extra={"flag": ["--remove-unhealthy-workers"]})
+    ] = False
     disable_check: Annotated[bool, Meta(description="take every engine for ready", extra={"flag": ["--disable-health-check"]})] = False
 
 
@@ -322,10 +354,13 @@ class Logging(Struct, frozen=True, kw_only=True):
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
-    """The Prometheus listener."""
+    """The listener of Prometheus and probes, and one for probes alone."""
 
     prometheus_host: Annotated[str, Meta(description="address of the metrics listener")] = "0.0.0.0"
     prometheus_port: Annotated[int, Meta(ge=0, le=65535, description="port of the metrics listener; 0 takes a free one")] = 29000
+    health_check_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port for /health, /liveness and /readiness alone, beside the others; 0 = none")
+    ] = 0
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -344,6 +379,7 @@ class Config(Struct, frozen=True, kw_only=True):
     priority_scheduler: PriorityScheduler = PriorityScheduler()
     tenants: Tenants = Tenants()
     engines: Engines = Engines()
+    discovery: Discovery = Discovery()
     routing: Routing = Routing()
     health: Health = Health()
     resilience: Resilience = Resilience()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from smg.engine import KvBatch, KvCleared, KvRemoved, KvStored
 from smg.kvindex.index import PrefixIndex
+from smg.kvindex.ranks import RankSlots
 
 __all__ = ["MOST_RANKS", "Feed", "Outcome"]
 
@@ -78,7 +79,7 @@ class Rank:
 class Feed:
     """`lag_s`: how old the last batch was when it was taken. A block takes about 150 bytes here."""
 
-    def __init__(self, index: PrefixIndex, *, slot: int, epoch: int = -1, most_blocks: int = 1 << 20) -> None:
+    def __init__(self, index: PrefixIndex | RankSlots, *, slot: int, epoch: int = -1, most_blocks: int = 1 << 20) -> None:
         self.lag_s = 0.0
         self.restarts = self.gaps = self.unplaced = 0
         self._index = index

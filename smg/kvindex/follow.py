@@ -15,6 +15,7 @@ from smg.engine import GrpcEngine
 from smg.errors import SmgError, Unimplemented
 from smg.kvindex.feed import MOST_RANKS, Feed, Outcome
 from smg.kvindex.index import PrefixIndex
+from smg.kvindex.ranks import RankSlots
 from smg.obs.metrics import Sample
 from smg.obs.shm import Shm
 from smg.worker import EnginePool, EngineRecord, EngineState, Registry
@@ -32,7 +33,7 @@ STANDS_S = 6.0
 class Follower:
     """Follows one engine's KV events until cancelled, or until the engine says that it has none."""
 
-    def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex) -> None:
+    def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex | RankSlots) -> None:
         self.feed = Feed(index, slot=record.slot, epoch=record.epoch)
         self.supported = True
         self._record = record
@@ -135,7 +136,8 @@ class Followers:
         self._registry = registry
         self._index = PrefixIndex(shm)
         self._pool = EnginePool(config)
-        self._tasks: dict[tuple[int, int, str, str], tuple[Follower, asyncio.Task[None]]] = {}
+        self._tasks: dict[tuple[tuple[tuple[int, int], ...], str, str], tuple[Follower, asyncio.Task[None]]] = {}
+        self._forgetting: set[asyncio.Task[int]] = set()
 
     async def run(self) -> None:
         """Looks at the registry twice a second, for engines to follow and engines to leave."""
@@ -144,17 +146,31 @@ class Followers:
             await asyncio.sleep(LOOK_S)
 
     def _update(self) -> None:
-        records = [record for record in self._registry.records() if record.runtime]
-        wanted = {(record.slot, record.epoch, record.runtime, record.server.version): record for record in records}
+        records = [record for record in self._registry.records() if record.runtime and not record.rank]  # ranks share a stream
+        wanted = {(self._places(record), record.runtime, record.server.version): record for record in records}
+        held = {record.slot for record in self._registry.records()}
         for key in [key for key in self._tasks if key not in wanted]:
             self._tasks.pop(key)[1].cancel()
+            for slot in {slot for slot, _ in key[0]} - held:
+                self._forget(slot)
         self._pool.retain(records, held=lambda record: 0)
         for key, record in wanted.items():
             if key not in self._tasks and self._registry.state(record) is EngineState.READY:
-                follower = Follower(record, pool=self._pool, index=self._index)
+                index = self._index if record.rank is None else RankSlots(self._index, places=key[0])
+                follower = Follower(record, pool=self._pool, index=index)
                 task = asyncio.create_task(follower.run())
                 task.add_done_callback(tell_failure)
                 self._tasks[key] = follower, task
+
+    def _places(self, record: EngineRecord) -> tuple[tuple[int, int], ...]:
+        """Slot and epoch of each rank of the engine: one where ranks are not routed to."""
+        return tuple((rank.slot, rank.epoch) for rank in self._registry.ranks(record.address))
+
+    def _forget(self, slot: int) -> None:
+        """Takes the entries of an engine that is gone out of the index; reads the whole table, so it goes to a thread."""
+        task = asyncio.create_task(asyncio.to_thread(self._index.forget, slot))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
 
     def gauges(self) -> Iterator[Sample]:
         """Gives what the metrics say of events and index."""
@@ -170,7 +186,7 @@ class Followers:
         tasks = [task for _, task in self._tasks.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._forgetting, return_exceptions=True)
         await self._pool.close()
 
 

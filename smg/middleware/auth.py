@@ -16,19 +16,24 @@ SHOWN_DIGITS = 16
 
 
 class Keys:
-    """The keys that open the serving endpoints; without any, all are open."""
+    """The keys that open the serving endpoints; without any, all are open. Those of tenants do not open the paths that manage it."""
 
     def __init__(self, keys: Iterable[str], *, tenants: Mapping[str, str] | None = None) -> None:
         """`tenants`: by key, whose it is."""
         self._names: dict[bytes, str] = {}
+        self._tenants: set[bytes] = set()
         for key in keys:
             digest = hashlib.sha256(key.encode())
             self._names[digest.digest()] = f"auth:{digest.hexdigest()[:SHOWN_DIGITS]}"
         for key, tenant in (tenants or {}).items():
             self._names[hashlib.sha256(key.encode()).digest()] = f"auth:{tenant}"
+            self._tenants.add(hashlib.sha256(key.encode()).digest())
 
-    def check(self, headers: Headers) -> str:
+    def check(self, headers: Headers, *, managing: bool = False) -> str:
         """Gives whose the request's key is, empty where none is needed. Raises Unauthorized unless it carries a known key.
+
+        `managing`: the path manages the gateway, so that a tenant's key is none (as in the original, where all is refused while there are
+        tenants' keys alone).
 
         A set lookup of a SHA-256 digest may end early, which tells a caller about digests only: none can be steered towards a key's.
         """
@@ -38,8 +43,9 @@ class Keys:
         if value[: len(SCHEME)].lower() != SCHEME:
             raise Unauthorized("an API key is required: send it as Authorization: Bearer KEY")
         key = value[len(SCHEME) :].strip()
-        name = self._names.get(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest())
-        if name is None:
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        name = self._names.get(digest)
+        if name is None or (managing and digest in self._tenants):
             raise Unauthorized("the API key is not valid")
         return name
 

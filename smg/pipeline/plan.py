@@ -26,8 +26,13 @@ class EngineDefaults(Struct, frozen=True):
     repetition_penalty: float | UnsetType = UNSET
 
 
-def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelInfo, constraint: Constraint | None) -> EngineRequest:
-    """Gives the request for any engine of the model. Stop strings stay here: the stream machine matches them the same for all engines."""
+def engine_request(
+    job: Job, *, model: ServedModel, prompt: Prompt, info: ModelInfo, constraint: Constraint | None, rank: int | None = None
+) -> EngineRequest:
+    """Gives the request for any engine of the model, or for one data-parallel `rank` of it.
+
+    Stop strings stay here: the stream machine matches them the same for all engines.
+    """
     sampling = resolve_sampling(job, model=model, prompt=prompt, info=info)
     eos = () if sampling.ignore_eos else model.eos_token_ids
     return EngineRequest(
@@ -45,6 +50,7 @@ def engine_request(job: Job, *, model: ServedModel, prompt: Prompt, info: ModelI
         reasoning_first=prompt.thinking and constraint is not None,
         # A whole answer in one message costs engine and gateway least; a stop string must be seen while it is made.
         stream=job.stream or bool(job.stops.strings),
+        data_parallel_rank=rank,
         priority=job.routing.priority,
     )
 

@@ -1,16 +1,24 @@
 """Route stage: chooses an engine for a job and counts the load there before anything is sent."""
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
-from smg.policy import Candidate, Policy, RouteRequest, build_policy
+from smg.policy import POLICIES, Candidate, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
 from smg.worker import EngineRecord, Lease, Role, WorkerView
 
 __all__ = ["Router"]
 
 ROLE_WORDS: dict[Role, str] = {"regular": "", "prefill": "prefill ", "decode": "decode "}
+
+
+class Chosen(Struct, frozen=True):
+    """A model's policy, as of one generation of the registry."""
+
+    generation: int
+    name: str
+    policy: Policy
 
 
 class Router:
@@ -22,7 +30,8 @@ class Router:
     def __init__(self, view: WorkerView, *, config: RoutingConfig) -> None:
         self._view = view
         self._config = config
-        self._policies: dict[tuple[str, Role], Policy] = {}
+        self._named = {model: policy for model, _, policy in (entry.rpartition("=") for entry in config.model_policy)}
+        self._policies: dict[tuple[str, Role], Chosen] = {}
         self.rank = -1
 
     def route(
@@ -45,8 +54,11 @@ class Router:
         if avoid:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model if role == "regular" else f"{model}\n{role}")
-        chosen = candidates[policy.select(candidates, request=request)]
-        taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - policy.cached_tokens))
+        best = chosen = candidates[policy.select(candidates, request=request)]
+        if self._config.dp_minimum_tokens_scheduler:
+            chosen = _least_rank(best, candidates)
+        cached = policy.cached_tokens if chosen is best else 0
+        taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - cached))
         if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime)
         self.rank = policy.rank
@@ -60,11 +72,21 @@ class Router:
         return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
 
     def _policy(self, model: str, role: Role) -> Policy:
-        policy = self._policies.get((model, role))
-        if policy is None:
-            config = self._config
-            name = {"prefill": config.prefill_policy, "decode": config.decode_policy}.get(role) or config.policy
-            policy = self._policies[model, role] = build_policy(structs.replace(config, policy=name), shm=self._view.shm)
+        """The policy that an engine of the model and role names by its label `policy`, else the role's, the model's own, that of all."""
+        known, generation = self._policies.get((model, role)), self._view.generation
+        if known is not None and known.generation == generation:
+            return known.policy
+        config, engines = self._config, self._view.engines(model)
+        said = (dict(record.labels).get("policy", "") for record in engines if record.labels and record.role == role)
+        of_role = {"prefill": config.prefill_policy, "decode": config.decode_policy}.get(role, "")
+        names = (*said, of_role, self._named.get(model, ""), config.policy)
+        name = next(name for name in names if name and name in POLICIES)
+        if known is not None and known.name == name:
+            policy = known.policy
+        else:
+            policy = build_policy(structs.replace(config, policy=name), shm=self._view.shm)
+        self._policies = {key: chosen for key, chosen in self._policies.items() if self._view.engines(key[0])}
+        self._policies[model, role] = Chosen(generation, name, policy)
         return policy
 
     def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
@@ -76,3 +98,10 @@ class Router:
         if not taken:
             raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)
         return taken
+
+
+def _least_rank(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
+    """Of the chosen engine's data-parallel ranks the one with the fewest tokens under way; the chosen one among equals."""
+    engine, at, _ = chosen.url.rpartition("@")
+    ranks = [candidate for candidate in candidates if at and candidate.url.startswith(f"{engine}@")]
+    return min(ranks, key=lambda candidate: (candidate.tokens, candidate is not chosen), default=chosen)

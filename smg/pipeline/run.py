@@ -226,15 +226,17 @@ class Pipeline:
 
     def _asked(self, submission: Submission, attempt: Attempt, engine: Engine) -> Asked:
         job, model, prompt, parsing = submission.job, submission.model, submission.prompt, submission.parsing
-        request = engine_request(job, model=model, prompt=prompt, info=attempt.record.info, constraint=parsing.constraint)
+        record = attempt.record
+        rank = record.rank
+        if rank is None and submission.rank >= 0 and engine.features.data_parallel_rank:
+            rank = submission.rank
+        request = engine_request(job, model=model, prompt=prompt, info=record.info, constraint=parsing.constraint, rank=rank)
         computed = submission.pair is not None and submission.pair.prefill.unclaimed is not None  # under the request's own id
         if attempt.tries.count > 1 and not computed:  # an abort of an attempt before, still on its way, must not end this one
             request = structs.replace(request, request_id=f"{request.request_id}-{attempt.tries.count}")
         engine.check(request)
         if request.reasoning_first and not engine.features.reasoning_first:
             request = structs.replace(request, reasoning_first=False)  # bound from its first token, the model does not think
-        if submission.rank >= 0 and engine.features.data_parallel_rank:
-            request = structs.replace(request, data_parallel_rank=submission.rank)
         return Asked(job, model, prompt, parsing, request)
 
     async def _take_all(self, turn: Turn, *, take: Take, take_text: TakeText | None = None) -> bytes:

@@ -43,6 +43,7 @@ class Boot(Struct, frozen=True, kw_only=True):
     runtime_dir: Path
     http: socket.socket
     metrics: socket.socket
+    probes: socket.socket | None
     control: socket.socket
     report: socket.socket
     wake_fd: int

@@ -21,7 +21,19 @@ from smg.server.admin import AdminServer
 from smg.server.boot import Boot, Phase, report_ready
 from smg.server.probe import Page, ProbeServer
 from smg.server.workers import WorkerCalls
-from smg.worker import Detector, EngineRecord, EngineState, Fleet, Registry, Snapshot, Source, lacking, listed_engines, read_snapshot
+from smg.worker import (
+    Detector,
+    Discovery,
+    EngineRecord,
+    EngineState,
+    Fleet,
+    Registry,
+    Snapshot,
+    Source,
+    lacking,
+    listed_engines,
+    read_snapshot,
+)
 from smg.worker.breaker import Condition, breaker_gauges
 
 __all__ = ["Control", "EngineStatus", "run_control"]
@@ -61,8 +73,9 @@ class Control:
         self._registry = Registry(boot.shm, folder=boot.runtime_dir, earlier=self._earlier())
         self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry)
         self._seats = SeatGauges(boot.config, shm=boot.shm, engines=lambda: len(self._registry.records()))
-        pages = {"/metrics": self._metrics, "/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
-        self._probe = ProbeServer(pages)
+        pages = {"/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
+        self._probes = ProbeServer(pages)
+        self._probe = ProbeServer({"/metrics": self._metrics, **pages})
         self._fleet: Fleet
 
     def _earlier(self) -> Snapshot:
@@ -82,6 +95,7 @@ class Control:
         meter = Meter(self._shm, row=self._boot.row)
         detector = Detector(self._boot.config, state_dir=self._boot.state_dir, models=self._models)
         fleet = self._fleet = Fleet(self._boot.config, shm=self._shm, registry=self._registry, detector=detector, meter=meter)
+        discovery = Discovery(self._boot.config, fleet=fleet, meter=meter)
         calls = WorkerCalls(fleet, self._registry).methods()
         admin = AdminServer({"ping": lambda data: "pong", "engines": lambda data: list(self._engines()), **calls})
         following = asyncio.create_task(self._followers.run())
@@ -89,18 +103,23 @@ class Control:
         loop.add_reader(self._boot.wake_fd, self._woken, fleet)
         try:
             await self._probe.start(self._boot.metrics)
+            if self._boot.probes is not None:
+                await self._probes.start(self._boot.probes)
             await admin.start(self._boot.control)
             await fleet.seen(within_s=FIRST_ROUND_S)
             fleet.replace("config", listed_engines(self._boot.config))  # after a reload the old ones serve until here
+            discovery.start()
             report_ready(self._boot)
             await fleet.run_until(told)
         finally:
             loop.remove_reader(self._boot.wake_fd)
             self._probe.close()
+            self._probes.close()
             admin.close()
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._followers.close()
+            await discovery.close()
             await fleet.close()
         return 0
 

@@ -89,7 +89,7 @@ class Exchange:
             return self._options(path)
         route, params = self._app.routes.find(self.method, path)
         self._enter(route)
-        authorized = "" if route.public else self._app.keys.check(self._scope.headers)
+        authorized = "" if route.public else self._app.keys.check(self._scope.headers, managing=route.managing)
         http = Request(
             method=self.method,
             path=path,

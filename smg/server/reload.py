@@ -20,7 +20,7 @@ SUCCESSOR_READY_S = 60.0
 # Settings that the sockets, the shared memory or the folders were made from.
 FIXED = (
     ("server", ("host", "port", "workers", "backlog")),
-    ("metrics", ("prometheus_host", "prometheus_port")),
+    ("metrics", ("prometheus_host", "prometheus_port", "health_check_port")),
     ("state", ("state_dir", "runtime_dir")),
 )
 

@@ -75,7 +75,7 @@ class Supervisor:
         self._folders = Folders(config.state, environment=os.environ)
         stack.callback(self._folders.close)
         self.notifier = Notifier(os.environ)
-        self._http, self._metrics = self._listen(stack)
+        self._http, self._metrics, self._probes = self._listen(stack)
         self._control = stack.enter_context(listen_unix(self._folders.runtime / CONTROL_SOCKET))
         block = make_block(
             rows=FIRST_WORKER_ROW + GENERATIONS * self._workers + 2,
@@ -105,22 +105,24 @@ class Supervisor:
         self._stepped_ms = now_ms()
         self._hung_after_ms = 0
 
-    def _listen(self, stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-        """Opens the two ports, or takes them from systemd, and leaves them in its keeping for the next run."""
+    def _listen(self, stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket, socket.socket | None]:
+        """Opens the ports, or takes them from systemd, and leaves them in its keeping for the next run."""
         activation = Activation(os.environ)
         stack.callback(activation.close)
         server, metrics = self.config.server, self.config.metrics
-        places = (
+        places = [
             ("http", server.host, server.port, server.backlog, "server.port"),
             ("metrics", metrics.prometheus_host, metrics.prometheus_port, METRICS_BACKLOG, "metrics.prometheus_port"),
-        )
+        ]
+        if metrics.health_check_port:
+            places.append(("probes", server.host, metrics.health_check_port, METRICS_BACKLOG, "metrics.health_check_port"))
         made = []
         for name, host, port, backlog, setting in places:
             listener = listen_tcp(host, port, backlog=backlog, setting=setting, name=name, activation=activation)
             made.append(stack.enter_context(listener))
             if name not in activation.units:
                 self.notifier.keep(listener, name=KEPT + name)
-        return made[0], made[1]
+        return made[0], made[1], made[2] if len(made) > 2 else None
 
     @staticmethod
     def _pair(stack: contextlib.ExitStack, kind: int) -> tuple[socket.socket, socket.socket]:
@@ -246,6 +248,7 @@ class Supervisor:
             runtime_dir=self._folders.runtime,
             http=self._http,
             metrics=self._metrics,
+            probes=self._probes,
             control=self._control,
             report=self._report,
             wake_fd=self._wake_fd,
@@ -276,8 +279,9 @@ class Supervisor:
         self._selector.close()
         for mine in (self._reports, self._signals, self._signal):
             mine.close()
-        for other in (self._http,) if post is self.control else (self._metrics, self._control):
-            other.close()
+        for other in (self._http,) if post is self.control else (self._metrics, self._probes, self._control):
+            if other is not None:
+                other.close()
 
     def _free_row(self) -> int | None:
         return next((row for row in range(FIRST_WORKER_ROW, self.shm.rows) if not self.shm.row(row)[0]), None)

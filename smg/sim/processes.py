@@ -121,7 +121,8 @@ def sim_command(*, protocol: str, flags: Sequence[str] = ()) -> list[str]:
 def gateway_command(*, port: int, engines: Sequence[str], flags: Sequence[str] = ()) -> list[str]:
     """Gives the command of a gateway on loopback in front of the engines at these addresses."""
     place = ("--host", "127.0.0.1", "--port", str(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", "0")
-    return python_module("smg", "launch", *place, "--worker-urls", *engines, *flags)
+    named = ("--worker-urls", *engines) if engines else ()
+    return python_module("smg", "launch", *place, *named, *flags)
 
 
 def wait_http(child: Child, *, url: str, within_s: float) -> None:

@@ -49,7 +49,7 @@ class Detector:
     async def open(self, record: EngineRecord) -> tuple[Engine, EngineRecord]:
         """Gives a started driver, and the record with its runtime. Raises the EngineError family, and ConfigError for a wrong URL."""
         options = options_for(record, self._options)
-        runtime = record.backend
+        runtime = record.backend if record.backend != "auto" else self._config.engines.backend
         if runtime == "auto":
             runtime = await self._detect_runtime(record.address, options=options, timeout_s=self._config.health.check_timeout_s)
         engine = self._open_driver(record.address, runtime=runtime, options=options)

@@ -41,11 +41,12 @@ class Fleet:
         self._registry = registry
         self._meter = meter
         self._watch: Callable[[EngineRecord], Watcher] = lambda record: Watcher(
-            record, config=config, shm=shm, registry=registry, detector=detector, meter=meter
+            record, config=config, shm=shm, registry=registry, detector=detector, meter=meter, failed=self._failed
         )
         self._watchers: dict[str, tuple[Watcher, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._draining: dict[str, Drain] = {}
+        self._reasons: dict[str, str] = {}
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._work = asyncio.Event()
         for record in registry.records():
@@ -92,13 +93,20 @@ class Fleet:
         self.roster.edit(url, edit)
         self._settle((url,))
 
-    def remove(self, url: str) -> None:
+    def remove(self, url: str, *, reason: str = "removed") -> None:
         """Takes an engine away for the workers API, or because it is ill. One that others name stays away until they name it no more."""
         self.roster.unsay(url, "api")
         if self.roster.sources(url):
             self.roster.edit(url, Edit(removed=True))
+        self._reasons[url] = reason
         self._settle((url,))
+        self._reasons.clear()
         self._registry.publish()
+
+    def _failed(self, url: str) -> None:
+        if self._config.health.remove_unhealthy:
+            log.warning("engine has failed and is taken away", extra={"engine": url})
+            self.remove(url, reason="unhealthy")
 
     def _settle(self, urls: Iterable[str]) -> None:
         """Makes of engines what is wanted of them."""
@@ -152,7 +160,7 @@ class Fleet:
         self._work.set()
         record = self._registry.get(url)
         source = record.source if record is not None else "config"
-        reason = "removed" if self.roster.edits.get(url, Edit()).removed or source == "api" else "gone"
+        reason = self._reasons.get(url, "gone")
         log.info("engine drains", extra={"engine": url, "source": source})
         self._meter.add("smg_discovery_deregistrations_total", (source, reason))
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
@@ -33,11 +33,23 @@ MOST = 1 << 60
 
 
 class Watcher:
-    """Watches one engine. `seen` is set once the first check has ended, well or not; `reason` says what was wrong with the last one, and
-    `since_s` is the Unix time at which the state began.
+    """Watches one engine; `failed` is called with its address when it becomes Failed.
+
+    `seen` is set once the first check has ended, well or not; `reason` says what was wrong with the last one, and `since_s` is the Unix
+    time at which the state began.
     """
 
-    def __init__(self, record: EngineRecord, *, config: Config, shm: Shm, registry: Registry, detector: Detector, meter: Meter) -> None:
+    def __init__(
+        self,
+        record: EngineRecord,
+        *,
+        config: Config,
+        shm: Shm,
+        registry: Registry,
+        detector: Detector,
+        meter: Meter,
+        failed: Callable[[str], None] = lambda url: None,
+    ) -> None:
         self.seen = asyncio.Event()
         self.reason = ""
         self.since_s = time.time()
@@ -48,6 +60,7 @@ class Watcher:
         self._registry = registry
         self._detector = detector
         self._meter = meter
+        self._failed = failed
         self._breaker = Breaker(shm, config=config.resilience, meter=meter)
         self._tracker = HealthTracker(self._health, now_s=time.monotonic(), state=registry.state(record))
         self._engine: Engine | None = None
@@ -96,6 +109,8 @@ class Watcher:
         self._tell(before, state, reason)
         if reason or state is EngineState.READY:
             self.seen.set()
+        if state is EngineState.FAILED and before is not state:
+            self._failed(self._record.address)
 
     async def _ask(self) -> str:
         """One whole check; gives what is wrong, empty when nothing is."""

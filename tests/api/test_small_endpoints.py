@@ -122,3 +122,15 @@ def test_other_paths_are_not_found(path):
 def test_other_methods_are_not_allowed():
     with pytest.raises(MethodNotAllowed, match="use POST"):
         RouteTable().find("GET", "/v1/chat/completions")
+
+
+def test_paths_that_manage_the_gateway_are_marked():
+    for method, path in (
+        ("GET", "/workers"),
+        ("POST", "/workers"),
+        ("PUT", "/workers/x"),
+        ("PATCH", "/workers/x"),
+        ("DELETE", "/workers/x"),
+    ):
+        assert RouteTable().find(method, path)[0].managing
+    assert not RouteTable().find("POST", "/v1/chat/completions")[0].managing

@@ -89,6 +89,12 @@ def test_two_free_ports_do_not_clash() -> None:
     assert found(server={"port": 0}, metrics={"prometheus_port": 0}) == []
 
 
+def test_the_port_of_probes_is_its_own() -> None:
+    for server, metrics in ((9, 8), (8, 9)):
+        mistakes = found(server={"port": server}, metrics={"prometheus_port": metrics, "health_check_port": 9})
+        assert mistakes == [("metrics.health_check_port", "9 is another listener's port too")]
+
+
 def test_api_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("\n")
@@ -179,3 +185,31 @@ def test_prefill_and_decode_engines() -> None:
 )
 def test_parts_that_do_not_make_a_whole(engines: dict[str, object], path: str) -> None:
     assert [where for where, _ in found(engines=engines)] == [path]
+
+
+def test_discovery() -> None:
+    assert found(discovery={"service_discovery": True, "decode_selector": ("example.org/app=engine", "tier=")}) == []
+    assert found(discovery={"service_discovery": True}) == [
+        ("discovery.service_discovery", "needs a selector, for not every pod is an engine")
+    ]
+    for name in ("selector", "prefill_selector", "decode_selector"):
+        for entry in ("app", "=x", "a=b,c=d", "a=b c"):
+            assert found(discovery={name: (entry,)}) == [(f"discovery.{name}", f"{entry!r} is not KEY=VALUE as labels are")]
+    wrong = {"model_id_from": "pod", "kubernetes_api": "example.org", "service_discovery_namespace": "a/../b"}
+    for name, value in wrong.items():
+        [(path, text)] = found(discovery={name: value})
+        assert path == f"discovery.{name}"
+        assert text.startswith(repr(value))
+    assert not any("no engine" in warning for warning in find_warnings(tree(discovery={"workers_file": "x"})))
+
+
+def test_policies_of_models() -> None:
+    assert found(routing={"model_policy": ("org/m=random", "a=b=cache_aware")}) == []
+    cases = {"random": "is not MODEL=POLICY", "m=no": "is not one of", "=random": "is not MODEL=POLICY"}
+    for entry, text in cases.items():
+        [(path, message)] = found(routing={"model_policy": (entry,)})
+        assert path == "routing.model_policy"
+        assert text in message
+    [(_, message)] = found(routing={"model_policy": ("m=random", "m=round_robin")})
+    assert message == "the model 'm' has two policies"
+    assert found(routing={"dp_minimum_tokens_scheduler": True})[0][0] == "routing.dp_minimum_tokens_scheduler"

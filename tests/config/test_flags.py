@@ -69,6 +69,7 @@ def test_the_tree_uses_the_names_of_the_original() -> None:
     ours |= {"--max-message-bytes", "--allow-special-tokens-in-text", "--state-dir", "--runtime-dir", "--http-front", "--max-client-buffer"}
     ours |= {"--tokenizer-cache-l0-max-memory", "--trust-request-chat-template"}
     ours |= {"--request-cost-tokens", "--max-sticky-keys", "--rate-limit-url", "--rate-limit-fail"}
+    ours |= {"--workers-file", "--kubernetes-api", "--kubernetes-account-dir", "--service-discovery-scheme", "--model-policy"}
     assert set(flag_table()) - ORIGINAL_FLAGS == ours
 
 

@@ -202,5 +202,24 @@ def test_a_removed_engine_is_left(tmp_path: Path) -> None:
         made.registry.retain([])
         await until(lambda: sim.events.subscribers == 0)
         assert not made.followers._tasks
+        await until(lambda: made.held(record.slot) == 0)
+
+    play(scene, tmp_path, protocol="vllm")
+
+
+def test_each_rank_that_is_routed_to_has_what_it_holds(tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        made.add(sim.url, "vllm")
+        made.registry.describe(made.registry.records()[0], ranks=2)
+        first, second = made.registry.ranks(sim.url)
+        await generate(sim, IDS, name="of rank 0")
+        await until(lambda: made.held(first.slot) == 160)
+        assert len(made.followers._tasks) == 1
+        for rank, ids in ((1, IDS[:16]), (2, IDS[16:32])):
+            made.follower().feed.take(KvBatch(sequence=1, events=(KvStored((KvBlock(1, tuple(ids)),), None, 16),), at_s=1.0, rank=rank))
+        assert (made.held(first.slot), made.held(second.slot)) == (160, 16)
+        assert made.index.rank(made.index.prompt(IDS), second.slot) == -1
+        made.registry.retain([])
+        await until(lambda: made.held(first.slot) == made.held(second.slot) == 0)
 
     play(scene, tmp_path, protocol="vllm")

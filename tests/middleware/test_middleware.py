@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from smg.config import Config
-from smg.config.tree import Server
+from smg.config.tree import Server, Tenants
 from smg.errors import BodyTooLarge, ClientGone, ConfigError, InvalidValue, Unauthorized, UnsupportedMedia
 from smg.middleware import Cors, Keys, choose_request_id, load_keys, read_body
 
@@ -46,6 +46,18 @@ def test_known_keys(value):
 def test_unknown_keys(value):
     with pytest.raises(Unauthorized):
         Keys(["k1"]).check({} if value is None else {"authorization": value})
+
+
+def test_a_tenant_s_key_does_not_open_what_manages_the_gateway():
+    both = load_keys(Config(server=Server(api_key=("shared",)), tenants=Tenants(api_key=("acme:theirs",))))
+    alone = load_keys(Config(tenants=Tenants(api_key=("acme:theirs",))))
+    theirs, shared = {"authorization": "Bearer theirs"}, {"authorization": "Bearer shared"}
+    assert both.check(theirs) == alone.check(theirs) == "auth:acme"
+    assert both.check(shared, managing=True)
+    for keys in (both, alone):
+        with pytest.raises(Unauthorized):
+            keys.check(theirs, managing=True)
+    assert load_keys(Config()).check({}, managing=True) == ""
 
 
 def test_keys_of_flags_and_file(tmp_path):

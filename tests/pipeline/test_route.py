@@ -183,3 +183,38 @@ def test_a_removed_engine_gets_nothing_and_takes_its_entries_with_it(gateway: Op
     made.registry.retain([url for url in made.urls if url != home])
     assert route(router)[0] != home
     lease.release()
+
+
+def test_each_model_may_have_a_policy_of_its_own(gateway: Open) -> None:
+    made = gateway(2)
+    router = made.worker(policy="round_robin", model_policy=("m=passthrough", "other=random"))
+    assert {route(router)[0] for _ in range(6)} == {made.urls[0]}
+    passthrough = router._policies["m", "regular"].policy
+    for record in made.registry.records():
+        made.registry.describe(msgspec.structs.replace(record, context_length=7))
+    route(router)
+    assert router._policies["m", "regular"].policy is passthrough  # what it knows outlives changes of the registry
+    made.registry.add([EngineSpec(url=made.urls[1], labels=(("policy", "round_robin"),))])
+    assert {route(router)[0] for _ in range(6)} == set(made.urls)
+    made.registry.add([EngineSpec(url=made.urls[1], labels=(("policy", "no-such-policy"),))])
+    assert {route(router)[0] for _ in range(6)} == {made.urls[0]}
+
+
+def test_policies_of_models_that_left_are_forgotten(gateway: Open) -> None:
+    made = gateway(2)
+    router = made.worker()
+    route(router)
+    for record in made.registry.records():
+        made.registry.describe(msgspec.structs.replace(record, model="n"))
+    router.route("n", prompt_ids=IDS, routing=Routing(), avoid=frozenset())
+    assert list(router._policies) == [("n", "regular")]
+
+
+def test_the_rank_with_the_fewest_tokens(gateway: Open) -> None:
+    made = gateway(1)
+    made.registry.describe(made.registry.records()[0], ranks=3)
+    router = made.worker(policy="passthrough", dp_minimum_tokens_scheduler=True)
+    routed = [route(router, IDS[:size])[0][-1] for size in (50, 10, 20, 15, 1)]
+    assert routed == ["0", "1", "2", "1", "2"]
+    assert [record.rank for record in made.registry.records()] == [0, 1, 2]
+    assert {route(made.worker(policy="passthrough"))[0][-1] for _ in range(5)} == {"0"}

@@ -38,7 +38,7 @@ class FakeEngine(Engine):
     """Answers from class attributes of a subclass made by `Rig`, so that the test can change them while it runs."""
 
     runtime: ClassVar[str] = "fake"
-    features: ClassVar[Features] = Features()
+    features: ClassVar[Features] = Features(data_parallel_rank=True)
     rig: ClassVar["Rig"]
 
     async def start(self) -> None:

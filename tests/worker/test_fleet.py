@@ -2,14 +2,17 @@
 
 import asyncio
 import pathlib
+import uuid
+from array import array
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
 
 from smg.config.tree import Engines, Health
+from smg.engine import Load, ServerInfo
 from smg.errors import InvalidValue
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import LOAD_FIELDS, Shm, make_block
 from smg.worker import Edit, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
 from tests.worker.fake import Rig, until
 
@@ -278,5 +281,70 @@ def test_a_model_whose_engines_left_is_remembered_until_it_is_back(tmp_path: pat
         fleet.add(api(B))
         await until(ready(rig, B))
         assert not read_snapshot(tmp_path).departed
+
+    play(rig, scene)
+
+
+def ranked(folder: pathlib.Path) -> Rig:
+    rig = Rig(folder)
+    rig.config = msgspec.structs.replace(rig.config, engines=Engines(worker_urls=(A,), dp_aware=True))
+    rig.loads = [Load(rank=0, running=1), Load(rank=1, running=7)]
+    return rig
+
+
+def test_each_rank_of_an_engine_is_routed_to_by_itself(tmp_path: pathlib.Path) -> None:
+    rig = ranked(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: len(urls(rig)) == 2)
+        await until(lambda: all(rig.registry.state(record) is EngineState.READY for record in rig.registry.records()))
+        first, second = read_snapshot(tmp_path).engines
+        assert (first.url, first.rank, first.address, second.url, second.rank) == (f"{A}@0", 0, A, f"{A}@1", 1)
+        assert len({first.id, second.id, str(uuid.uuid5(uuid.NAMESPACE_URL, A))}) == 3
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        assert [candidate.url for candidate in view.candidates("m")] == [f"{A}@0", f"{A}@1"]
+        fields = array("q", [0] * len(LOAD_FIELDS))
+        await until(lambda: (rig.shm.load(second.slot, fields), fields[0] == 7)[1])
+        assert len(rig.started) == 1
+        fleet.edit(A, Edit(labels=(("zone", "a"),)))
+        assert [record.labels for record in read_snapshot(tmp_path).engines] == [(("zone", "a"),)] * 2
+        rig.healthy = False
+        view.suspect(second.slot)
+        fleet.hurry()
+        await until(lambda: not view.candidates("m"))
+        fleet.remove(A)
+        await until(lambda: urls(rig) == [])
+
+    play(rig, scene)
+
+
+def test_an_engine_that_comes_back_with_fewer_ranks(tmp_path: pathlib.Path) -> None:
+    rig = ranked(tmp_path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: len(urls(rig)) == 2)
+        await until(lambda: all(rig.registry.state(record) is EngineState.READY for record in rig.registry.records()))
+        rig.up = False
+        WorkerView(rig.shm, row=2, folder=tmp_path).suspect(0)
+        fleet.hurry()
+        await until(lambda: rig.shm.engine_state(0) == EngineState.NOT_READY)
+        rig.server = ServerInfo(version="1.3", data_parallel_size=1)
+        rig.up = True
+        await until(lambda: urls(rig) == [A])
+        await until(ready(rig, A))
+        assert rig.shm.engine_state(1) == EngineState.DRAINING
+
+    play(rig, scene)
+
+
+def test_an_engine_that_fails_is_taken_away_for_good(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, health=Health(startup_timeout_s=0.05, remove_unhealthy=True))
+    rig.up = False
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: urls(rig) == [])
+        rig.up = True
+        fleet.replace("config", [EngineSpec(url=A)])
+        assert urls(rig) == []
 
     play(rig, scene)

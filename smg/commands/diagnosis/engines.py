@@ -18,6 +18,7 @@ from smg.template import encode_rendered, load_template
 from smg.tokenizer import load_tokenizer, read_folder
 from smg.types.job import ChatInput
 from smg.worker import Detector, EngineRecord, EngineSpec, listed_engines
+from smg.worker.discovery.file import read_workers
 
 __all__ = ["look_at_engines"]
 
@@ -30,13 +31,22 @@ CALLABLE = "start the engine with its gRPC server, and check host, port and fire
 
 async def look_at_engines(config: Config, *, told: Told | None = None) -> list[Finding]:
     """Asks all at once; gives the findings in the order of the configuration. `told`: what a running gateway says of KV events."""
-    specs = listed_engines(config)
+    specs, findings = listed_engines(config), []
+    if path := config.discovery.workers_file:
+        try:
+            specs += await asyncio.to_thread(read_workers, Path(path))
+        except (OSError, ValueError) as error:
+            findings.append(wrong(f"file {path}", f"it cannot be taken: {error}", "correct it; the gateway reads it again when it changes"))
+    if config.discovery.service_discovery:
+        findings.append(warning("Kubernetes", "engines that are found there are not looked at", "GET /workers of the gateway lists them"))
+    if findings and not specs:
+        return findings
     if not specs:
         return [warning("engines", "none is named, so every request is refused", "name them in engines.worker_urls: grpc://HOST:PORT")]
     with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
         detector = Detector(config, state_dir=Path(folder))
         found = await asyncio.gather(*(_look(spec, config, detector, told) for spec in specs))
-    return [finding for findings in found for finding in findings]
+    return [*findings, *(finding for one in found for finding in one)]
 
 
 async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told | None) -> list[Finding]:
