@@ -18,6 +18,10 @@ demo: build ## two simulated engines, the gateway, one chat (ENGINE=mlx: a real 
 test: build ## all tests that need no real engine
 	@$(python) -m pytest -m "not engines" $(ARGS)
 
+.PHONY: test-faults
+test-faults: build ## every fault under load, as a table of what became of the requests (5 minutes; ARGS="--help" tells more)
+	@$(python) -m tests.e2e.faults $(ARGS)
+
 test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB is kept in ~/.cache/smg-engines)
 	@$(python) tests/engines/mlx_engine.py --setup
 	@$(python) -m pytest -m engines tests/engines $(ARGS)

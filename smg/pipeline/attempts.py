@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 # Chooses an engine that is not among these slots, unless there is no other, and counts the request there. Raises NoEngine.
 Route = Callable[[frozenset[int]], tuple[EngineRecord, Lease]]
 
-WORKER_TYPE = "regular"
-
 
 class RetryBudget:
     """What all processes may spend on retries: a fifth of the requests that came, and a store for when many fail at once.
@@ -133,7 +131,9 @@ class Tries:
     def _tell_failure(self, record: EngineRecord, error: BaseException) -> None:
         meter = self._attempts.meter
         meter.add("smg_worker_cb_outcomes_total", (record.url, "failure"))
-        meter.add("smg_worker_errors_total", (WORKER_TYPE, "grpc", error.code if isinstance(error, EngineError) else EngineTimeout.code))
+        mode = "http" if record.url.startswith("http") else "grpc"
+        code = error.code if isinstance(error, EngineError) else EngineTimeout.code
+        meter.add("smg_worker_errors_total", (record.role, mode, code))
         if isinstance(error, EngineUnavailable | EngineTimeout | asyncio.CancelledError):
             self._attempts.view.suspect(record.slot)
 
@@ -142,7 +142,7 @@ class Tries:
             return False
         self._error = error
         self.failed |= {attempt.record.slot if attempt.blamed is None else attempt.blamed}
-        labels = (WORKER_TYPE, self._endpoint)
+        labels = (attempt.record.role, self._endpoint)
         if self.count >= self._attempts.most or not self._attempts.budget.spend():
             self._attempts.meter.add("smg_worker_retries_exhausted_total", labels)
             return False

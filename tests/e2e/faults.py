@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.faults [--only NAME] [--clients 64] [--seconds 8]`: every fault that a gateway must survive, under load, as a table.
+"""`make test-faults ARGS="[--only NAME] [--clients 64] [--seconds 8.5]"`: every fault that a gateway must survive, under load, as a table.
 
 Three simulated engines and a gateway with two data workers; streams of a second each are sent while the fault is made, and for a while
 after it. Then nothing may hang, nothing may be counted any more, and of the requests that failed each must have brought text before, or
@@ -6,23 +6,30 @@ have been held by a process of the gateway that was killed. `tests/e2e/test_faul
 """
 
 import argparse
+import contextlib
 import os
+import pathlib
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 from msgspec import Struct
 
-from smg.sim.processes import Child, sim_command
+from smg.sim.processes import Child, free_port, sim_command
 from tests.e2e.conftest import SIM_FLAGS
 from tests.e2e.fleet import TAG, Fleet, Gateway, SimEngine, fleet, wait_until
 from tests.e2e.load import Load, load
 
 STREAM = "tokens=20 itl_ms=50"
 HEALTH = ("--health-check-interval-secs", "0.5", "--health-check-timeout-secs", "0.5", "--load-monitor-interval", "0.5")
+REDIS = shutil.which("valkey-server") or shutil.which("redis-server")
+LIMITS = "default_policy: {requests_per_minute: 1000000, tokens_per_minute: 1000000000}"
 FLAGS = ("--workers", "2", "--policy", "cache_aware", "--request-timeout-secs", "15", *HEALTH)
 
 
@@ -46,6 +53,7 @@ class Stage(Struct, frozen=True):
     gateway: Gateway
     streams: Load
     seconds: float
+    redis: subprocess.Popen[bytes] | None
 
     def pids(self) -> tuple[int, list[int]]:
         """Gives the control process and the data workers."""
@@ -117,6 +125,13 @@ def churn(stage: Stage) -> None:
     stage.go_on()
 
 
+def kill_redis(stage: Stage) -> None:
+    """Each node limits for itself then."""
+    assert stage.redis is not None
+    stage.redis.kill()
+    stage.go_on()
+
+
 def pause(engine: SimEngine, *, on_s: float, off_s: float, rounds: int) -> None:
     """Stops an engine's process for a while, again and again."""
     done = threading.Event()
@@ -137,16 +152,35 @@ FAULTS: dict[str, Callable[[Stage], None]] = {
     "control process killed": kill_control,
     "data worker killed": kill_worker,
     "engines added and removed": churn,
+    **({"Redis gone": kill_redis} if REDIS else {}),
 }
 OTHERS = {"streams reset in the middle": f"{STREAM} fault=rst@5"}
 
 
+@contextlib.contextmanager
+def limits_of(fault: str) -> Iterator[tuple[subprocess.Popen[bytes] | None, tuple[str, ...]]]:
+    """Gives a server for tenants' limits and the flags that name it, where the fault is about it."""
+    if fault != "Redis gone":
+        yield None, ()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file, port = pathlib.Path(folder) / "limits.yaml", free_port()
+        file.write_text(LIMITS)
+        command = [REDIS or "", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+            try:
+                flags = ("--tenant-rate-limit-enabled", "--tenant-rate-limit-config", str(file))
+                yield server, (*flags, "--rate-limit-url", f"redis://127.0.0.1:{port}/0")
+            finally:
+                server.kill()
+
+
 def play(fault: str, *, clients: int, seconds: float) -> Row:
     """Makes one fault under load. AssertionError when something hangs, is still counted, or a process is left."""
-    with fleet() as made:
-        gateway = made.launch("vllm", "vllm", "vllm", sim_flags=SIM_FLAGS, flags=FLAGS)
+    with fleet() as made, limits_of(fault) as (redis, flags):
+        gateway = made.launch("vllm", "vllm", "vllm", sim_flags=SIM_FLAGS, flags=(*FLAGS, *flags))
         with load(gateway.base_url, marker=STREAM, clients=clients, within_s=60, other_marker=OTHERS.get(fault, "")) as streams:
-            FAULTS[fault](Stage(made, gateway, streams, seconds))
+            FAULTS[fault](Stage(made, gateway, streams, seconds, redis))
         assert streams.sent == sum(streams.ends.values()), "a request hangs"
         idle_s = wait_until(gateway.idle, within_s=30, what="nothing is counted")
         with gateway.http() as http:

@@ -1,4 +1,4 @@
-"""Some rows of the fault table, shorter; `python -m tests.e2e.faults` is the whole. Others have tests of their own in this folder."""
+"""Some rows of the fault table, shorter; `make test-faults` is the whole. Others have tests of their own in this folder."""
 
 import pytest
 

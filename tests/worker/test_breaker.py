@@ -9,7 +9,7 @@ from msgspec import Struct
 from smg.config.tree import Resilience
 from smg.obs.metrics import Meter
 from smg.obs.shm import PlainShm, Shm, make_block
-from smg.worker.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Condition
+from smg.worker.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Condition, breaker_gauges
 
 URL = "grpc://a:1"
 SETTINGS = Resilience(cb_failure_threshold=3, cb_success_threshold=2, cb_timeout_s=1.0, cb_window_s=5.0)
@@ -170,6 +170,23 @@ def test_a_slot_that_is_used_anew_knows_nothing_of_the_engine_before(rig: Rig) -
     for _ in range(5):
         rig.fail(epoch=earlier)
     assert rig.breaker.condition(0) == Condition(epoch=rig.epoch)
+
+
+def test_its_metrics_are_those_of_the_original(rig: Rig) -> None:
+    def seen() -> list[float]:
+        samples = list(breaker_gauges(rig.breaker.condition(0), URL))
+        names = ["smg_worker_cb_state", "smg_worker_cb_consecutive_failures", "smg_worker_cb_consecutive_successes"]
+        assert [(sample.name, sample.labels) for sample in samples] == [(name, (URL,)) for name in names]
+        return [sample.value for sample in samples]
+
+    rig.fail()
+    rig.fail()
+    assert seen() == [CLOSED, 2, 0]
+    rig.fail()
+    assert seen() == [OPEN, 0, 0]
+    rig.now_ms += 1000
+    rig.succeed(probe=rig.take())
+    assert seen() == [HALF_OPEN, 0, 1]
 
 
 def test_it_can_be_turned_off() -> None:
