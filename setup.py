@@ -13,6 +13,12 @@ PROTOS = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
 MODULES: dict[str, list[str]] = {  # name -> C libraries
     "blocks": [],
     "body": [],
+    "bpe": [],
+    "bpe_characters": [],
+    "bpe_marks": [],
+    "bpe_merge": [],
+    "bpe_splits": [],
+    "bpe_vocabulary": [],
     "buckets": [],
     "channels": [],
     "collector": [],

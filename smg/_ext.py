@@ -5,7 +5,9 @@ import os
 __all__ = [
     "NO_EXT",
     "BareGrammar",
+    "BytePairs",
     "Call",
+    "Characters",
     "ChatSink",
     "ChoiceGrammar",
     "Collector",
@@ -25,6 +27,7 @@ __all__ = [
     "LiteralGrammar",
     "Machine",
     "MarkSet",
+    "Marks",
     "Muse",
     "NamedGrammar",
     "NativeBuckets",
@@ -39,8 +42,10 @@ __all__ = [
     "RequestLayout",
     "Shapes",
     "Sink",
+    "Splits",
     "Splitter",
     "StopStrings",
+    "Table",
     "TaggedGrammar",
     "ThoughtMarks",
     "Vocabulary",
@@ -52,6 +57,11 @@ NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 
 from smg_ext.blocks import Functionary, Inkling  # noqa: E402
 from smg_ext.body import value_span  # noqa: E402
+from smg_ext.bpe import BytePairs  # noqa: E402
+from smg_ext.bpe_characters import Characters  # noqa: E402
+from smg_ext.bpe_marks import Marks  # noqa: E402
+from smg_ext.bpe_splits import Splits  # noqa: E402
+from smg_ext.bpe_vocabulary import Table  # noqa: E402
 from smg_ext.buckets import Buckets as NativeBuckets  # noqa: E402
 from smg_ext.channels import Harmony, HarmonyMarks, Muse  # noqa: E402
 from smg_ext.collector import Collector, Shapes  # noqa: E402

@@ -1,6 +1,7 @@
 """What the gateway asks of a tokenizer, whatever file it came from."""
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator, Sequence
 
 from smg.tokenizer.cache import CacheCounts
@@ -54,6 +55,14 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
         """Gives the ids of text in which no control token is seen inside, or reaching into, the character spans `literals` (sorted)."""
+
+    def encode_packed(self, text: str, *, add_special_tokens: bool = False) -> bytes:
+        """Gives the same as `encode`, four bytes an id in the machine's order: an array("I") without the objects of a list."""
+        return array("I", self.encode(text, add_special_tokens=add_special_tokens)).tobytes()
+
+    def encode_literals_packed(self, text: str, *, literals: Sequence[Span]) -> bytes:
+        """Gives the same as `encode_literals`, in the form of `encode_packed`."""
+        return array("I", self.encode_literals(text, literals=literals)).tobytes()
 
     @property
     def byte_level(self) -> bool:

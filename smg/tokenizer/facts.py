@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import unicodedata
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,14 +16,14 @@ import msgspec
 from msgspec import Struct
 from tokenizers import Tokenizer as Library
 
+from smg import __version__
 from smg.tokenizer.folder import AddedToken, ModelFolder
 
 __all__ = ["Facts", "FactsFile", "facts_of"]
 
 log = logging.getLogger(__name__)
 
-RULES = 1  # raised whenever the self-test of `fast.py` or the meaning of a fact changes
-LIBRARIES = ("tokenizers", "fastokens")
+RULES = 2  # raised whenever the quick encoder, the self-test of `fast.py` or the meaning of a fact changes
 FILE_BYTES = 16 << 20
 FRAMED = ("a", "", "Hello, world", " b\n")
 
@@ -79,7 +80,15 @@ class FactsFile:
     """Where the facts of one vocabulary are kept: named by the content of its files and by who looked at them."""
 
     def __init__(self, folder: Path, *, vocabulary: bytes, model: ModelFolder) -> None:
-        own = (RULES, [_version(name) for name in LIBRARIES], model.added_tokens, model.bos_token, model.eos_token)
+        own = (
+            RULES,
+            __version__,
+            _version("tokenizers"),
+            unicodedata.unidata_version,
+            model.added_tokens,
+            model.bos_token,
+            model.eos_token,
+        )
         digest = hashlib.sha256(msgspec.json.encode((own, model.tokenizer_config)))
         digest.update(vocabulary)
         self._path = folder / f"{digest.hexdigest()}.json"

@@ -1,84 +1,19 @@
-"""The quick encoder: `fastokens` where it gives the library's ids on a corpus of awkward texts, nothing otherwise. Called by `load.py`.
+"""Whether the quick encoder may be used: it must give the library's ids on a corpus of awkward texts. Called by `load.py`."""
 
-It is 10 to 60 times quicker than the library, and frees the GIL for texts from 16 KiB on. Each thread that encodes keeps the words that it
-saw, up to about a million of them: with Qwen3's vocabulary a process grows by 110 to 140 MB a thread on nothing but novel words and stays
-there (`bench/tokenizer_memory.py`), so texts are encoded on few threads (`smg.pipeline.side`).
-"""
-
-import importlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from tokenizers import Tokenizer as Library
 
 from smg.tokenizer.base import Span
-from smg.tokenizer.cache import CacheCounts
 from smg.tokenizer.facts import Facts
 from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
+from smg.tokenizer.native import NativeEncoder
 
-__all__ = ["FastEncoder", "awkward_texts", "judged", "open_fast"]
-
-# Read by the library at its first long text. Its helpers spin while they wait: they cost several times what they save, and a worker is one
-# of many.
-ONE_THREAD = ("FASTOKENS_BPE_THREADS", "1")
+__all__ = ["awkward_texts", "judged"]
 
 
-class FastEncoder:
-    """Encodes as the library does, only quicker. Thread-safe."""
-
-    def __init__(self, native: Any) -> None:
-        native.no_truncation()
-        native.no_padding()
-        self._native = native
-        self._native_encode = native.encode
-        self._cached = False
-
-    def encode(self, text: str) -> list[int]:
-        """Gives the ids of text without BOS or EOS; marks written in it become their ids."""
-        ids: list[int] = self._native_encode(text).ids
-        return ids
-
-    def encode_segments(self, segments: list[tuple[str, bool]]) -> list[int]:
-        """Gives the ids of texts, one after the other; added tokens are seen only in those with True."""
-        ids: list[int] = self._native.encode_segments(segments).ids
-        return ids
-
-    def name(self, token_id: int) -> str | None:
-        """Gives a token's name, or None for an id without a token."""
-        name: str | None = self._native.id_to_token(token_id)
-        return name
-
-    def token_id(self, name: str) -> int | None:
-        """Gives a token's id by its name, or None."""
-        token_id: int | None = self._native.token_to_id(name)
-        return token_id
-
-    def remember(self, cache_bytes: int) -> None:
-        """Keeps the ids of what stands between added tokens (L1): exact, for a text that was seen is compared whole."""
-        self._native.enable_segment_cache(cache_bytes)
-        self._cached = True
-
-    def cache_counts(self) -> CacheCounts | None:
-        """Gives how L1 does; None without one."""
-        if not self._cached:
-            return None
-        counts: dict[str, int] = self._native.segment_cache_stats()
-        return CacheCounts(hits=counts["hits"], misses=counts["misses"], entries=counts["entries"], bytes=counts["bytes"])
-
-
-def open_fast(vocabulary: str) -> FastEncoder | None:
-    """Reads the JSON of a vocabulary; None where that cannot be done. Whether the result agrees with the library is not known yet."""
-    os.environ.setdefault(*ONE_THREAD)
-    try:
-        native: Any = importlib.import_module("fastokens._native").Tokenizer.from_json_str(vocabulary)
-    except Exception:  # not installed, or a part of the vocabulary that it does not know: it raises several classes
-        return None
-    return FastEncoder(native)
-
-
-def judged(facts: Facts, fast: FastEncoder, library: Library) -> tuple[bool, bool]:
+def judged(facts: Facts, fast: NativeEncoder, library: Library) -> tuple[bool, bool]:
     """Gives whether the quick encoder agrees with the library on every awkward text, and also where clients' words are literal."""
     if not _same_names(facts, fast, library):
         return False, False
@@ -94,7 +29,7 @@ def judged(facts: Facts, fast: FastEncoder, library: Library) -> tuple[bool, boo
     return True, LiteralSegments.possible(facts.added) and _same_literals(facts, fast, library)
 
 
-def _same_names(facts: Facts, fast: FastEncoder, library: Library) -> bool:
+def _same_names(facts: Facts, fast: NativeEncoder, library: Library) -> bool:
     ids = range(facts.vocab_size + 1)
     try:
         return all(fast.name(i) == library.id_to_token(i) for i in ids) and all(fast.token_id(t.content) == t.id for t in facts.added)
@@ -102,8 +37,8 @@ def _same_names(facts: Facts, fast: FastEncoder, library: Library) -> bool:
         return False
 
 
-def _same_literals(facts: Facts, fast: FastEncoder, library: Library) -> bool:
-    slow, quick = LiteralEncoder(library), LiteralSegments(fast.encode_segments, facts.added)
+def _same_literals(facts: Facts, fast: NativeEncoder, library: Library) -> bool:
+    slow, quick = LiteralEncoder(library), LiteralSegments(fast, facts.added)
     for text, literals in _awkward_literals([token.content for token in facts.added]):
         try:
             found = quick.encode(text, literals=literals)

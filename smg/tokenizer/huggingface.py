@@ -9,8 +9,8 @@ from smg.tokenizer.base import Decoder, Span, Tokenizer
 from smg.tokenizer.cache import PIECE_CHARACTERS, CacheCounts, PieceCache, cut_rule
 from smg.tokenizer.decoder import BytesDecoder, TextDecoder, WindowDecoder
 from smg.tokenizer.facts import Facts, facts_of
-from smg.tokenizer.fast import FastEncoder
 from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
+from smg.tokenizer.native import NativeEncoder
 from smg.tokenizer.pieces import plan_of
 
 __all__ = ["HuggingFaceTokenizer"]
@@ -31,7 +31,7 @@ class HuggingFaceTokenizer(Tokenizer):
         eos_token: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
         facts: Facts | None = None,
-        fast: FastEncoder | None = None,
+        fast: NativeEncoder | None = None,
         cache_bytes: int = 0,
     ) -> None:
         self._open = library
@@ -55,8 +55,8 @@ class HuggingFaceTokenizer(Tokenizer):
         self._other: dict[int, str | bytes] = {}
         self._literal: LiteralEncoder | LiteralSegments | None = None
         if fast and facts.literal:
-            self._literal = LiteralSegments(fast.encode_segments, facts.added)
-        self._cache: PieceCache | FastEncoder | None = None
+            self._literal = LiteralSegments(fast, facts.added)
+        self._cache: PieceCache | NativeEncoder | None = None
         self._encode: Callable[[str], list[int]] = fast.encode if fast else self._encode_slowly
         if fast and cache_bytes:
             fast.remember(cache_bytes)
@@ -84,6 +84,11 @@ class HuggingFaceTokenizer(Tokenizer):
         ids = self._encode(text)
         return [*begin, *ids, *end] if begin or end else ids
 
+    def encode_packed(self, text: str, *, add_special_tokens: bool = False) -> bytes:
+        if self._fast is None or (add_special_tokens and self._frame != ((), ())):
+            return super().encode_packed(text, add_special_tokens=add_special_tokens)
+        return self._fast.encode_packed(text)
+
     def _encode_slowly(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
@@ -102,6 +107,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def encode_literals(self, text: str, *, literals: Sequence[Span]) -> list[int]:
         return self._literals().encode(text, literals=literals) if literals else self._encode(text)
+
+    def encode_literals_packed(self, text: str, *, literals: Sequence[Span]) -> bytes:
+        return self._literals().encode_packed(text, literals=literals) if literals else self.encode_packed(text)
 
     @property
     def byte_level(self) -> bool:
@@ -129,7 +137,11 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def pieces(self) -> Iterator[str | bytes | None]:
         name_of, piece_of = self._names, self._plan.piece
+        known = self._fast.token_bytes if self._fast and self._plan.kind == "bytes" and not self._plan.before else None
         for token_id in range(self.vocab_size):
+            if known is not None and (piece := known(token_id)) is not None:
+                yield piece
+                continue
             name = name_of(token_id)
             yield None if name is None else piece_of(name, first=False)
 

@@ -9,8 +9,9 @@ every other rule of the tokenizer (normalization, splits at marks, prefix spaces
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -52,6 +53,10 @@ class LiteralEncoder:
         known = self._ids
         return [known.get(token_id, token_id) for token_id in ids]
 
+    def encode_packed(self, text: str, *, literals: Sequence[Span]) -> bytes:
+        """The same, four bytes an id."""
+        return array("I", self.encode(text, literals=literals)).tobytes()
+
     def _aliased(self, text: str, literals: Sequence[Span]) -> str:
         if self._pattern is None:
             return text
@@ -64,14 +69,24 @@ class LiteralEncoder:
         return "".join(parts)
 
 
+class SegmentEncoder(Protocol):
+    """What encodes texts one after the other, and sees added tokens only in those with True."""
+
+    def encode_segments(self, segments: list[tuple[str, bool]]) -> list[int]:
+        """Gives the ids."""
+
+    def encode_segments_packed(self, segments: list[tuple[str, bool]]) -> bytes:
+        """Gives the ids, four bytes each."""
+
+
 class LiteralSegments:
     """The same by the quick encoder, which takes the text in pieces: between the prompt's own marks nothing is special.
 
     Only for vocabularies whose added tokens are all marks that take nothing beside them along; `fast.py` compares it with LiteralEncoder.
     """
 
-    def __init__(self, encode_segments: Callable[[list[tuple[str, bool]]], list[int]], added: Iterable[TableEntry]) -> None:
-        self._encode_segments = encode_segments
+    def __init__(self, encoder: SegmentEncoder, added: Iterable[TableEntry]) -> None:
+        self._encoder = encoder
         names = [token.content for token in added]
         self._pattern = re.compile(pattern_of(names)) if names else None
 
@@ -85,6 +100,13 @@ class LiteralSegments:
 
     def encode(self, text: str, *, literals: Sequence[Span]) -> list[int]:
         """Gives the ids of text; `literals` are sorted spans in which, or across whose ends, no mark is seen."""
+        return self._encoder.encode_segments(self._segments(text, literals))
+
+    def encode_packed(self, text: str, *, literals: Sequence[Span]) -> bytes:
+        """The same, four bytes an id."""
+        return self._encoder.encode_segments_packed(self._segments(text, literals))
+
+    def _segments(self, text: str, literals: Sequence[Span]) -> list[tuple[str, bool]]:
         segments: list[tuple[str, bool]] = []
         done = 0
         for start, end in _own_marks(self._pattern, text, literals) if self._pattern else ():
@@ -93,7 +115,7 @@ class LiteralSegments:
             segments.append((text[start:end], True))
             done = end
         segments.append((text[done:], False))
-        return self._encode_segments(segments)
+        return segments
 
 
 def _own_marks(pattern: re.Pattern[str], text: str, literals: Sequence[Span]) -> Iterator[Span]:

@@ -6,14 +6,16 @@ from msgspec import Struct, structs
 from tokenizers import Tokenizer as Library
 from tokenizers import processors
 
+from smg._ext import NO_EXT
 from smg.errors import ConfigError
 from smg.tokenizer.base import Tokenizer
 from smg.tokenizer.facts import Facts, FactsFile, facts_of
-from smg.tokenizer.fast import FastEncoder, judged, open_fast
+from smg.tokenizer.fast import judged
 from smg.tokenizer.files import VOCABULARY_BYTES, find_file, read_bytes
 from smg.tokenizer.folder import ModelFolder, read_folder
 from smg.tokenizer.huggingface import HuggingFaceTokenizer
 from smg.tokenizer.mistral import vocabulary_file
+from smg.tokenizer.native import NativeEncoder, open_native
 from smg.tokenizer.sentencepiece import build_sentencepiece
 from smg.tokenizer.tekken import build_tekken
 from smg.tokenizer.tiktoken import FILE_NAMES, build_tiktoken, is_tiktoken
@@ -59,7 +61,7 @@ def _load(file: Path, folder: ModelFolder, *, fast: bool, cache_bytes: int, stat
     def library() -> Library:
         return _library(file, folder)
 
-    quick = _quick(file, folder, state) if fast else _Quick()
+    quick = _quick(file, folder, state) if fast and not NO_EXT else _Quick()
     return HuggingFaceTokenizer(
         quick.library or library,
         name=folder.path.name,
@@ -76,7 +78,7 @@ class _Quick(Struct, frozen=True, kw_only=True):
     """The quick encoder where it may be used; the library where it was loaded and is needed further."""
 
     facts: Facts | None = None
-    encoder: FastEncoder | None = None
+    encoder: NativeEncoder | None = None
     library: Library | None = None
 
 
@@ -88,19 +90,15 @@ def _quick(file: Path, folder: ModelFolder, state: Path | None) -> _Quick:
     facts = kept.read() if kept else None
     if facts is None:
         library = library or _library(file, folder)
-        encoder = open_fast(_text(data))
+        encoder = open_native(data)
         facts = facts_of(library)
         agrees, literal = judged(facts, encoder, library) if encoder else (False, False)
         facts = structs.replace(facts, fast=agrees, literal=literal)
         if kept:
             kept.write(facts)
     else:
-        encoder = open_fast(_text(data)) if facts.fast else None
+        encoder = open_native(data) if facts.fast else None
     return _Quick(facts=facts, encoder=encoder) if facts.fast and encoder else _Quick(facts=facts, library=library)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def _is_json(file: Path) -> bool:

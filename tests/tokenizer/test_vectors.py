@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from smg.tokenizer import Tokenizer, load_tokenizer
+from smg.tokenizer import Tokenizer, load, load_tokenizer
+from smg.tokenizer.native import NativeEncoder, open_native
 
 LLAMA_CPP = {
     "command-r": "command-r",
@@ -78,7 +80,7 @@ def test_kitoken(vector: str, name: str, shared: Path, real: Callable[[str], Tok
 
 
 @pytest.mark.parametrize(
-    ("vector", "name"), [("tokenizers__mixed_tokens_llama32", "llama-3.2"), ("tokenizers__mixed_tokens_llama2", "llama-2")]
+    ("vector", "name"), [("tokenizers__mixed_tokens_llama32", "llama-3.2"), ("tokenizers__mixed_tokens_r1", "deepseek-v3")]
 )
 def test_kitoken_with_the_quick_encoder(vector: str, name: str, shared: Path) -> None:
     tokenizer = load_tokenizer(shared / "fixtures" / "tokenizers" / name)
@@ -98,8 +100,14 @@ def test_a_vocabulary_that_the_quick_encoder_does_not_know_is_encoded_without_it
 
 def test_a_quick_encoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     """One wrong id on one awkward text is enough, and so is a text that it cannot take."""
-    from smg.tokenizer import fast
-
+    right = open_native
     for answer in (lambda text: [1], lambda text: 1 / 0):
-        monkeypatch.setattr(fast.FastEncoder, "encode", lambda self, text, answer=answer: answer(text))
+
+        def wrong(vocabulary: bytes, answer: Any = answer) -> NativeEncoder | None:
+            encoder = right(vocabulary)
+            assert encoder is not None
+            encoder.encode = answer
+            return encoder
+
+        monkeypatch.setattr(load, "open_native", wrong)
         assert load_tokenizer(shared / "fixtures" / "tokenizers" / "gpt2")._fast is None  # type: ignore[attr-defined]

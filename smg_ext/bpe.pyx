@@ -1,0 +1,296 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
+"""Encodes text by byte pairs: finds the added tokens, cuts what is between them into words, and gives the words' ids.
+
+In: text; a vocabulary, a program of splits and a table of added tokens, which `smg.tokenizer.native` reads from a tokenizer.json. Out:
+ids, in a list or packed. The specification is the reference library, huggingface/tokenizers: added tokens that are not `normalized` are
+looked for in the text as it is; each piece between them is composed, where the vocabulary does so; then the others are looked for in
+it. Of several at one place the longest counts. Threads may encode at once; above LONG bytes the GIL is free meanwhile.
+
+A piece that needs a step in Python (composing, or the cache of pieces) is handed out of the native part, and the rest goes on behind
+it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF, PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from smg_ext.bpe_characters cimport CharactersC, entry_at
+from smg_ext.bpe_marks cimport Marks, MarkC, MarksC, next_mark
+from smg_ext.bpe_merge cimport CallC, TableC, add_id, add_ids, add_waiting, add_word
+from smg_ext.bpe_splits cimport Splits, SplitsC, StepC, next_cut
+from smg_ext.bpe_vocabulary cimport Table
+
+__all__ = ["BytePairs"]
+
+cdef enum:
+    LONG = 16384                # bytes of a text for which it pays to free the GIL
+    PIECE_BYTES = 384           # shorter pieces cost no more to encode than to look up
+    COMPOSED = 3 << 5           # of an entry: composing may change it, or is not to be left to Python
+    DONE = 0
+    NO_MEMORY = 1
+    PIECE = 2
+
+OTHER_KEY = b"\xff"  # ends the key of a piece in which no added token is seen; no text has this byte
+
+
+cdef struct EncoderC:
+    const TableC *table
+    const SplitsC *splits
+    const MarksC *raw           # NULL where none are seen
+    const MarksC *later
+    bint composes
+    size_t piece_bytes          # from which on a piece is looked up, 0 = none
+
+
+cdef extern from *:
+    """
+    #define smg_forget(object) Py_DECREF(object)
+    """
+    void _forget "smg_forget"(PyObject *)
+
+
+cdef class BytePairs:
+    """An encoder. `raw` and `later`: added tokens that are looked for before and after composing. `compose`: None where nothing is."""
+
+    cdef readonly Table table
+    cdef readonly Splits splits
+    cdef readonly Marks raw
+    cdef readonly Marks later
+    cdef object compose
+    cdef object pieces
+    cdef PyObject **numbers
+    cdef uint32_t number_count
+
+    def __cinit__(
+        self, Table table not None, Splits splits not None, Marks raw not None, Marks later not None, *, uint32_t ids, compose=None
+    ):
+        self.table, self.splits, self.raw, self.later, self.compose = table, splits, raw, later, compose
+        self.numbers = <PyObject **>calloc(ids + 1, sizeof(PyObject *))
+        if self.numbers == NULL:
+            raise MemoryError()
+        self.number_count = ids
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.numbers != NULL:
+            for i in range(self.number_count):
+                if self.numbers[i] != NULL:
+                    _forget(self.numbers[i])
+        free(self.numbers)
+
+    def remember(self, pieces):
+        """Looks pieces of some length up in a cache first: `get(key)` gives packed ids or None, `put(key, ids, size=…)` keeps them."""
+        self.pieces = pieces
+
+    def encode(self, str text not None):
+        """Gives the ids of a text; UnicodeEncodeError when it has half a surrogate pair."""
+        return self._encoded([(text, True)], False)
+
+    def encode_packed(self, str text not None):
+        """The same as bytes: four for an id, in the machine's order."""
+        return self._encoded([(text, True)], True)
+
+    def encode_segments(self, list segments not None):
+        """Gives the ids of texts, one after the other; added tokens are seen only in those with True."""
+        return self._encoded(segments, False)
+
+    def encode_segments_packed(self, list segments not None):
+        """The same as bytes."""
+        return self._encoded(segments, True)
+
+    def count_steps(self, str text not None):
+        """Gives how many steps the merging of a text takes (for tests)."""
+        cdef CallC call
+        memset(&call, 0, sizeof(CallC))
+        try:
+            self._text(&call, text, True)
+            return call.steps
+        finally:
+            free(call.ids)
+            free(call.scratch)
+
+    cdef object _encoded(self, list segments, bint packed):
+        cdef CallC call
+        memset(&call, 0, sizeof(CallC))
+        try:
+            for text, marked in segments:
+                self._text(&call, text, marked)
+            if packed:
+                return PyBytes_FromStringAndSize(<char *>call.ids, <Py_ssize_t>(call.count * sizeof(uint32_t)))
+            return self._listed(&call)
+        finally:
+            free(call.ids)
+            free(call.scratch)
+
+    cdef int _text(self, CallC *call, str text, bint marked) except -1:
+        """Appends the ids of a text."""
+        cdef Py_ssize_t length
+        cdef const uint8_t *data = <const uint8_t *>PyUnicode_AsUTF8AndSize(text, &length)
+        cdef EncoderC encoder
+        cdef size_t begin = 0
+        cdef size_t end = 0
+        cdef int status
+        self._encoder(&encoder, marked)
+        while True:
+            if length >= LONG:
+                with nogil:
+                    status = _encode_text(&encoder, call, data, <size_t>length, &begin, &end)
+            else:
+                status = _encode_text(&encoder, call, data, <size_t>length, &begin, &end)
+            if status == DONE:
+                return 0
+            if status == NO_MEMORY:
+                raise MemoryError()
+            self._piece(&encoder, call, data + begin, end - begin, marked)
+            begin = end
+
+    cdef void _encoder(self, EncoderC *encoder, bint marked) noexcept:
+        encoder.table = &self.table.c
+        encoder.splits = &self.splits.c
+        encoder.raw = &self.raw.c if marked and self.raw.c.count else NULL
+        encoder.later = &self.later.c if marked and self.later.c.count else NULL
+        encoder.composes = self.compose is not None
+        encoder.piece_bytes = PIECE_BYTES if self.pieces is not None else 0
+
+    cdef int _piece(self, EncoderC *encoder, CallC *call, const uint8_t *data, size_t size, bint marked) except -1:
+        """Appends the ids of a piece between raw marks, from the cache or with what Python does to it."""
+        cdef bytes piece = PyBytes_FromStringAndSize(<char *>data, <Py_ssize_t>size)
+        cdef bytes key = piece if marked else piece + OTHER_KEY
+        cdef bytes known
+        cdef size_t begin = call.count
+        cdef bint kept = self.pieces is not None and size >= PIECE_BYTES
+        if kept:
+            known = self.pieces.get(key)
+            if known is not None:
+                if add_ids(call, <const uint32_t *>PyBytes_AS_STRING(known), <size_t>PyBytes_GET_SIZE(known) // sizeof(uint32_t)):
+                    raise MemoryError()
+                return 0
+        if self.compose is not None and _may_compose(encoder.splits.characters, data, data + size):
+            piece = self.compose(piece.decode()).encode()
+        self._whole_piece(encoder, call, piece)
+        if kept:
+            known = PyBytes_FromStringAndSize(<char *>(call.ids + begin), <Py_ssize_t>((call.count - begin) * sizeof(uint32_t)))
+            self.pieces.put(key, known, size=len(key) + len(known))
+        return 0
+
+    cdef int _whole_piece(self, EncoderC *encoder, CallC *call, bytes piece) except -1:
+        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(piece)
+        cdef const uint8_t *end = data + PyBytes_GET_SIZE(piece)
+        cdef int status
+        if end - data >= LONG:
+            with nogil:
+                status = _encode_piece(encoder, call, data, end)
+        else:
+            status = _encode_piece(encoder, call, data, end)
+        if status:
+            raise MemoryError()
+        return 0
+
+    cdef list _listed(self, CallC *call):
+        """The ids as a list; all lists share their numbers."""
+        cdef list ids = PyList_New(<Py_ssize_t>call.count)
+        cdef size_t i
+        cdef object number
+        for i in range(call.count):
+            number = self._number(call.ids[i])
+            Py_INCREF(number)
+            PyList_SET_ITEM(ids, <Py_ssize_t>i, number)
+        return ids
+
+    cdef inline object _number(self, uint32_t token_id):
+        cdef object number
+        if token_id >= self.number_count:
+            return token_id
+        if self.numbers[token_id] == NULL:
+            number = token_id
+            Py_INCREF(number)
+            self.numbers[token_id] = <PyObject *>number
+        return <object>self.numbers[token_id]
+
+
+cdef int _encode_text(
+    const EncoderC *encoder, CallC *call, const uint8_t *data, size_t size, size_t *begin, size_t *end
+) noexcept nogil:
+    """Appends the ids of a text from `begin` on. PIECE: up to `begin` it is done, and Python is to see to the piece up to `end`."""
+    cdef MarkC mark
+    cdef size_t at = begin[0]
+    cdef size_t stop
+    cdef bint found
+    while at < size:
+        found = encoder.raw != NULL and next_mark(encoder.raw, encoder.splits.characters, data, size, at, &mark)
+        stop = mark.begin if found else size
+        if stop > at:
+            if _needs_python(encoder, data + at, data + stop):
+                begin[0], end[0] = at, stop
+                return PIECE
+            if _encode_piece(encoder, call, data + at, data + stop):
+                return NO_MEMORY
+        if not found:
+            break
+        if add_id(call, mark.token_id):
+            return NO_MEMORY
+        at = mark.end
+    return DONE
+
+
+cdef inline bint _needs_python(const EncoderC *encoder, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    if encoder.piece_bytes and <size_t>(end - at) >= encoder.piece_bytes:
+        return True
+    return encoder.composes and _may_compose(encoder.splits.characters, at, end)
+
+
+cdef bint _may_compose(const CharactersC *table, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    cdef size_t width
+    while at < end:
+        if at[0] < 0x80:
+            at += 1
+            continue
+        if entry_at(table, at, &width) & COMPOSED:
+            return True
+        at += width
+    return False
+
+
+cdef int _encode_piece(const EncoderC *encoder, CallC *call, const uint8_t *data, const uint8_t *end) noexcept nogil:
+    """Appends the ids of a piece that is composed."""
+    cdef MarkC mark
+    cdef size_t at = 0
+    cdef size_t size = <size_t>(end - data)
+    if encoder.later == NULL:
+        return _encode_words(encoder, call, data, end)
+    while at < size:
+        if not next_mark(encoder.later, encoder.splits.characters, data, size, at, &mark):
+            return _encode_words(encoder, call, data + at, end)
+        if mark.begin > at and _encode_words(encoder, call, data + at, data + mark.begin):
+            return NO_MEMORY
+        if add_id(call, mark.token_id):
+            return NO_MEMORY
+        at = mark.end
+    return 0
+
+
+cdef int _encode_step(const EncoderC *encoder, CallC *call, int number, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Cuts text by one step, what it gives by the next, and so on."""
+    cdef const uint8_t *cut
+    cdef const StepC *step = &encoder.splits.steps[number]
+    cdef bint last = number + 1 == encoder.splits.count
+    while at < end:
+        cut = next_cut(encoder.splits, step, at, end)
+        if add_word(encoder.table, call, at, <size_t>(cut - at)) if last else _encode_step(encoder, call, number + 1, at, cut):
+            return NO_MEMORY
+        at = cut
+    return 0
+
+
+cdef inline int _encode_words(const EncoderC *encoder, CallC *call, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Appends the ids of text without added tokens."""
+    if encoder.splits.count == 0:
+        if add_word(encoder.table, call, at, <size_t>(end - at)):
+            return NO_MEMORY
+    elif _encode_step(encoder, call, 0, at, end):
+        return NO_MEMORY
+    return add_waiting(encoder.table, call)

@@ -1,0 +1,8 @@
+from smg_ext.bpe_characters import Characters
+
+__all__ = ["Splits"]
+
+class Splits:
+    characters: Characters
+    def __new__(cls, characters: Characters, steps: list[list[tuple[str, int, int, int, int, int, bool, bool]]]) -> Splits: ...
+    def cuts(self, text: str) -> list[str]: ...
