@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from smg.types.json import Json, JsonObject
 
-__all__ = ["BYTE_NAMES", "Plan", "plan_of"]
+__all__ = ["ALPHABET", "BYTE_NAMES", "Plan", "plan_of"]
 
 # A step on one token: its text and whether it is the first one of the output.
 Step = Callable[[str, bool], str]

@@ -108,7 +108,7 @@ def test_ids_from_the_quick_encoder_with_its_cache_are_the_plain_ones(name: str,
         assert tokenizer.encode(text) == library.encode_batch_fast([text], add_special_tokens=False)[0].ids, text
     counts = tokenizer.cache_counts()
     assert counts is not None
-    assert counts.hits > 50
+    assert counts.hits > 5  # of pieces that are long enough
     assert counts.bytes <= 1 << 18
 
 
