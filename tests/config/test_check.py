@@ -213,3 +213,26 @@ def test_policies_of_models() -> None:
     [(_, message)] = found(routing={"model_policy": ("m=random", "m=round_robin")})
     assert message == "the model 'm' has two policies"
     assert found(routing={"dp_minimum_tokens_scheduler": True})[0][0] == "routing.dp_minimum_tokens_scheduler"
+
+
+@pytest.mark.parametrize(
+    ("tenants", "path", "text"),
+    [
+        ({"api_key": ("a",)}, "tenants.api_key", "is not TENANT:KEY"),
+        ({"api_key": ("a: ",)}, "tenants.api_key", "is not TENANT:KEY"),
+        ({"api_key": ("a:k", "b:k")}, "tenants.api_key", "is given twice"),
+        ({"header_name": "a b"}, "tenants.header_name", "is no header name"),
+        ({"rate_limit_enabled": True}, "tenants.rate_limit_config", "is missing"),
+        ({"rate_limit_config": "/nowhere"}, "tenants.rate_limit_config", "No such file"),
+        ({"rate_limit_url": "http://a"}, "tenants.rate_limit_url", "unknown scheme"),
+    ],
+)
+def test_mistakes_of_tenants(tenants: dict[str, object], path: str, text: str) -> None:
+    [(where, message)] = found(tenants=tenants)
+    assert where == path
+    assert text in message
+
+
+def test_a_rate_without_seats_is_warned_of() -> None:
+    warned = find_warnings(tree(engines={"worker_urls": ("grpc://a:1",)}, admission={"rate_limit_tokens_per_second": 5}))
+    assert [warning.split(":")[0] for warning in warned] == ["admission.rate_limit_tokens_per_second"]

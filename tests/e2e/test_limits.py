@@ -149,6 +149,14 @@ def test_a_higher_class_takes_the_place_of_who_has_not_begun(own_fleet: Fleet) -
         [engine] = gateway.engines
         assert engine.counters()["aborted"] == 1
         assert gateway.seats() == (1, 0)
+        # a comment has filled the silence of a stream: its status is sent, so that the rest is told in the stream
+        with send_as(gateway, "bulk", chat(LONG, stream=True)) as begun:
+            assert begun.recv(65536).startswith(b"HTTP/1.1 200 ")
+            httpx.post(gateway.base_url + CHAT, json=chat("tokens=2"), headers={"x-smg-priority": "interactive"}, timeout=20)
+            rest = b""
+            while b"0\r\n\r\n" not in rest:
+                rest += begun.recv(65536)
+        assert b'"scheduler_preempted"' in rest
 
 
 def send_as(gateway: Gateway, name: str, request: dict[str, Any]) -> socket.socket:

@@ -9,6 +9,7 @@ import pytest
 from smg.config import Config
 from smg.config.tree import Admission as AdmissionConfig
 from smg.errors import QueueFull, QueueTimeout
+from smg.middleware import admission
 from smg.middleware.admission import Admission
 from smg.middleware.lanes import DEFAULT, Lane, Lanes, lanes_of
 from smg.middleware.starts import StartRate
@@ -68,17 +69,17 @@ def lanes(limit, **changes):
 class Request:
     """A request that runs until it is told to end."""
 
-    def __init__(self, admission, rank=DEFAULT, *, ran=None):
+    def __init__(self, worker, rank=DEFAULT, *, ran=None):
         self.permit = None
         self.error = None
         self.begun = False  # the client has a byte
         self.gone = asyncio.Event()
         self.ran = ran if ran is not None else []
-        self.task = asyncio.create_task(self._run(admission, rank))
+        self.task = asyncio.create_task(self._run(worker, rank))
 
-    async def _run(self, admission, rank):
+    async def _run(self, worker, rank):
         try:
-            self.permit = await admission.enter(rank)
+            self.permit = await worker.enter(rank)
         except (QueueFull, QueueTimeout) as error:
             self.error = error
             return
@@ -102,6 +103,13 @@ def run(scenario):
     asyncio.run(scenario())
 
 
+@pytest.fixture
+def only_rings(monkeypatch):
+    """Nobody looks around by themselves."""
+    monkeypatch.setattr(admission, "LOOK_S", 3600.0)
+
+
+@pytest.mark.usefixtures("only_rings")
 def test_order_over_processes():
     async def scenario():
         node, ran = Node(limit=1), []
@@ -142,8 +150,10 @@ def test_full_and_late():
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_who_leaves_makes_room_for_the_next(lost):
+def test_who_leaves_makes_room_for_the_next(lost, monkeypatch):
     """Also one that was given its seat in the same moment; and when rings are lost."""
+    if not lost:
+        monkeypatch.setattr(admission, "LOOK_S", 3600.0)
 
     async def scenario():
         node = Node(limit=1)
@@ -155,6 +165,7 @@ def test_who_leaves_makes_room_for_the_next(lost):
             group.append(Request(worker))
             await until(lambda: node.counts()[1] == len(given) + len(left) + len(last))
         left[0].task.cancel()
+        await until(lambda: node.counts() == (1, 2))
         first.permit.close()
         if not lost:
             await asyncio.sleep(0)  # the ring; the seat is given, and its task has not run yet

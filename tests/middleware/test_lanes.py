@@ -1,13 +1,18 @@
 """Classes and their rules, a request's class, a request's tenant."""
 
+from array import array
+
 import pytest
 
 from smg.config import Config
-from smg.config.tree import Admission, PriorityScheduler, Tenants
+from smg.config.tree import Admission, PriorityScheduler, Server, Tenants
+from smg.errors import Unauthorized
+from smg.middleware import SeatGauges
 from smg.middleware.auth import load_keys
-from smg.middleware.lanes import PriorityReader, lanes_of
+from smg.middleware.lanes import DEFAULT, PriorityReader, lanes_of
 from smg.middleware.tenant import TenantReader
 from smg.obs.metrics import Meter
+from smg.obs.seats import Seats
 from smg.obs.shm import Shm, make_block
 
 FILE = """
@@ -97,6 +102,24 @@ def test_whose_a_request_is(authorized, header, client, trusted, name):
 
 
 def test_a_key_tells_its_tenant():
-    keys = load_keys(Config(tenants=Tenants(api_key=("acme:k:1", "other: k2"))))
+    keys = load_keys(Config(tenants=Tenants(api_key=("acme:k:1", "other: k2")), server=Server(api_key=("k3",))))
     assert keys.check({"authorization": "Bearer k:1"}) == "auth:acme"
     assert keys.check({"authorization": "Bearer k2"}) == "auth:other"
+    assert keys.check({"authorization": "Bearer k3"}).startswith("auth:")
+    with pytest.raises(Unauthorized):
+        keys.check({"authorization": "Bearer acme"})
+
+
+def test_gauges_tell_seats_and_queues():
+    shm = Shm(make_block(rows=4).memory)
+    seats, one = Seats(shm), array("q", [1, 0, 0, 0, 0])
+    seats.take(2, DEFAULT, one, 0)
+    seats.enter(2, DEFAULT, 5)
+    limited = Config(admission=Admission(max_concurrent_requests=2, queue_size=4))
+    told = {(sample.name, sample.labels): sample.value for sample in SeatGauges(limited, shm=shm, engines=lambda: 1).samples()}
+    assert told["smg_scheduler_inflight", ("default",)] == 1
+    assert told["smg_scheduler_queue_depth", ("default",)] == 1
+    assert told["smg_scheduler_queue_size_limit", ("default",)] == 4
+    assert told["smg_scheduler_class_capacity_pressure", ("default",)] == 0.5
+    assert told["smg_scheduler_utilization", ()] == 0.5
+    assert list(SeatGauges(Config(), shm=shm, engines=lambda: 1).samples()) == []

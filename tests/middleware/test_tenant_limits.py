@@ -28,6 +28,7 @@ tenants:
     model_rules:
       - {rule_id: small, matcher: {type: exact, value: m-small}, requests_per_minute: 1}
       - {rule_id: all, matcher: {type: prefix, value: m-}, tokens_per_minute: 500}
+  - {tenant_key: auth:busy, requests_per_minute: 1000000}
 """
 SERVER = shutil.which("valkey-server") or shutil.which("redis-server")
 needs_server = pytest.mark.skipif(
@@ -116,7 +117,8 @@ def test_the_first_rule_that_fits_a_model(limits):
         with pytest.raises(TenantLimited):
             await node.charge("auth:a", "m-large", 400, 50)
         await node.charge("auth:a", "other", 5000, 5000)
-        account = await node.meters.open("auth:a")
+        account = await Node(limits).meters.open("auth:a")
+        await account.charge(model="m-other", prompt_tokens=100, sampling=Sampling(max_tokens=10, n=20))
         with pytest.raises(TenantLimited):
             await account.charge(model="m-other", prompt_tokens=100, sampling=Sampling(max_tokens=10, n=20))
 
@@ -215,7 +217,7 @@ def test_a_server_that_is_gone_in_the_midst(limits, tmp_path, monkeypatch, fail)
     async def scenario(url, port, process):
         await listening(port)
         node = Node(limits, url=url, fail=fail)
-        await until_passes(node, "auth:a")
+        await until_passes(node, "auth:busy")
         process.kill()
         process.wait()
         if fail == "open":
@@ -228,12 +230,7 @@ def test_a_server_that_is_gone_in_the_midst(limits, tmp_path, monkeypatch, fail)
         again = start(tmp_path, port)
         try:
             await listening(port)
-            asked = node.failures()
-            await until_passes(node, "auth:a")
-            # it is asked again, and answers
-            await until(lambda: shared_limits.time.monotonic() > node.store._rests_until_s)
-            await until_passes(node, "ip:8")
-            assert node.failures() >= asked
+            await until_answers(node)
         finally:
             again.kill()
             again.wait()
@@ -241,6 +238,17 @@ def test_a_server_that_is_gone_in_the_midst(limits, tmp_path, monkeypatch, fail)
 
     with server(tmp_path) as (url, port, process):
         asyncio.run(scenario(url, port, process))
+
+
+async def until_answers(node):
+    """The server is asked again after the rest, and answers."""
+    end = asyncio.get_running_loop().time() + 10
+    failed = -1
+    while failed != node.failures():
+        assert asyncio.get_running_loop().time() < end
+        await until(lambda: shared_limits.time.monotonic() > node.store._rests_until_s)
+        failed = node.failures()
+        await until_passes(node, "auth:busy")
 
 
 async def until_passes(node, tenant):
@@ -268,9 +276,9 @@ def test_a_server_that_hangs_costs_one_request_its_time(limits):
 
         hung = await asyncio.start_server(silent, "127.0.0.1", 0)
         node = Node(limits, url=f"redis://127.0.0.1:{hung.sockets[0].getsockname()[1]}/0")
-        assert await node.open("auth:a", 200) == [True] * 200
-        assert node.failures() <= 3
-        assert asked <= 6
+        assert await node.open("auth:busy", 200) == [True] * 200
+        assert 1 <= node.failures() <= 10
+        assert asked <= 20
         await node.store.close()
         hung.close()
 
