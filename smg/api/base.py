@@ -14,7 +14,7 @@ from smg.errors import ClientGone
 
 if TYPE_CHECKING:
     from smg.api.openai.chat_request import ChatReader
-    from smg.pipeline import ModelDirectory, Pipeline
+    from smg.pipeline import ModelDirectory, Pipeline, Relay
     from smg.worker import EnginePool, WorkerView
 
 __all__ = [
@@ -38,8 +38,22 @@ JSON: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
 EVENT_STREAM = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
-# Takes one chunk of a body; False when the client is gone.
-Write: TypeAlias = Callable[[bytes], bool]
+class Write(Protocol):
+    """Where the body of a response goes; the calls besides are for answers that are passed on (`smg.pipeline.pour.Out`)."""
+
+    def __call__(self, chunk: bytes, /) -> bool:
+        """Writes one chunk; False when the client is gone."""
+
+    def begin(self, status: int, headers: tuple[tuple[str, str], ...], *, comments: bool) -> bool:
+        """Says what the head is to be, which leaves with the first chunk; False when it has left already."""
+
+    def whole(self, status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> bool:
+        """Sends a whole response instead; False when a head has left already."""
+
+    def backlog(self) -> int:
+        """Gives the bytes that the client has not read yet, 0 where that is not known."""
+
+
 # Writes a body, all but its last bytes, which it gives: they leave together with the end of the response.
 Pump: TypeAlias = Callable[[Write], Awaitable[bytes]]
 
@@ -78,10 +92,16 @@ class Request:
         self.params = params or {}
         self.own_id = own_id  # made here, and so unique; one that a client sent need not be
         self._read = read
+        self._body: bytes | None = None
 
     async def body(self) -> bytes:
         """Gives the whole body. Raises BodyTooLarge before it is buffered, UnsupportedMedia, ClientGone."""
-        return await self._read()
+        return await self._read() if self._body is None else self._body
+
+    async def peek(self) -> bytes:
+        """As `body`, which then gives it once more."""
+        self._body = await self._read()
+        return self._body
 
 
 class Control(Protocol):
@@ -96,6 +116,7 @@ class Services(Struct, kw_only=True):
 
     config: Config
     pipeline: "Pipeline"
+    relay: "Relay"
     models: "ModelDirectory"
     view: "WorkerView"
     pool: "EnginePool"
@@ -129,12 +150,13 @@ class StreamReply(Struct, frozen=True, kw_only=True):
     """An event stream; each chunk is one write. The head is held back until the first chunk, so that an error before it has its own status.
 
     `pump(write)` writes the body and gives its last bytes, or raises; cancelling it tells that the client left. `surface` names the error
-    dialect, also for an error in mid-stream.
+    dialect, also for an error in mid-stream. `comments`: the body is events, so that silence may be filled.
     """
 
     pump: Pump
     surface: str
     status: int = 200
+    comments: bool = True
     headers: tuple[tuple[str, str], ...] = EVENT_STREAM
 
 

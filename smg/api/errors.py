@@ -1,7 +1,9 @@
 """How errors look on the wire: one table for status and type, one renderer a dialect. Called by the application only.
 
 Every `code` of smg.errors has a line in `TABLE` (a test compares them). Shapes by dialect:
-  openai   {"error": {"message", "type", "param", "code"}}; in mid-stream the same object as an event, then `[DONE]`.
+  openai     {"error": {"message", "type", "param", "code"}}; in mid-stream the same object as an event, then `[DONE]`.
+  responses  the same; in mid-stream the event `error` of the Responses API.
+  anthropic  {"type": "error", "error": {"type", "message"}}; in mid-stream the same object as the event `error`.
 Every error reply has the header `x-smg-error-code`, and Retry-After where the error knows when to try again.
 """
 
@@ -91,7 +93,41 @@ class OpenAIDialect(Dialect):
         return event(self.body(error)) + DONE
 
 
+class ResponsesDialect(OpenAIDialect):
+    """`event: error` with the fields that the Responses API gives it."""
+
+    def stream(self, error: SmgError) -> bytes:
+        fields = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "sequence_number": 0}
+        return b"event: error\n" + event(msgspec.json.encode(fields))
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class AnthropicDialect(Dialect):
+    """As Anthropic's SDKs parse it; the stable code is in the header, for their shape has no place for it."""
+
+    def body(self, error: SmgError) -> bytes:
+        status = TABLE.get(error.code, UNKNOWN).status
+        kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
+
+    def stream(self, error: SmgError) -> bytes:
+        return b"event: error\n" + event(self.body(error))
+
+
 DIALECTS.register("openai")(OpenAIDialect())
+DIALECTS.register("responses")(ResponsesDialect())
+DIALECTS.register("anthropic")(AnthropicDialect())
 
 
 def error_reply(error: SmgError, *, surface: str) -> Reply:

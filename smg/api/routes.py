@@ -8,17 +8,18 @@ from smg.api.models import list_models, retrieve_model
 from smg.api.openai.chat import chat_completions
 from smg.api.openai.completions import completions
 from smg.api.parse import parse_function_call, parse_reasoning
+from smg.api.relay import or_relayed, relayed
 from smg.api.tokenize import detokenize, tokenize
 from smg.api.workers import add_worker, edit_worker, get_worker, list_workers, remove_worker, replace_worker
 from smg.errors import MethodNotAllowed, NotFound, Unimplemented
 
-__all__ = ["ROUTES", "UNBUILT", "Route", "RouteTable"]
+__all__ = ["RELAYED", "ROUTES", "UNBUILT", "Route", "RouteTable"]
 
 
 class Route(Struct, frozen=True, kw_only=True):
     """One line of the table. A last segment `{name}` in `path` takes the rest of the path, slashes too. `id_prefix`: of request ids.
 
-    `managing`: it changes or shows the gateway itself, which tenants may not.
+    `managing`: it changes or shows the gateway itself, which tenants may not. `form`: the body is a form, not JSON.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Route(Struct, frozen=True, kw_only=True):
     managing: bool = False
     surface: str = "openai"
     id_prefix: str = "req-"
+    form: bool = False
 
 
 async def not_built(http: Request, services: Services) -> Reply:
@@ -36,12 +38,12 @@ async def not_built(http: Request, services: Services) -> Reply:
 
 
 ROUTES = (
-    Route(method="POST", path="/v1/chat/completions", handler=chat_completions, id_prefix="chatcmpl-"),
-    Route(method="POST", path="/v1/completions", handler=completions, id_prefix="cmpl-"),
+    Route(method="POST", path="/v1/chat/completions", handler=or_relayed(chat_completions, endpoint="openai.chat"), id_prefix="chatcmpl-"),
+    Route(method="POST", path="/v1/completions", handler=or_relayed(completions, endpoint="openai.completions"), id_prefix="cmpl-"),
     Route(method="GET", path="/v1/models", handler=list_models, public=True),
     Route(method="GET", path="/v1/models/{model}", handler=retrieve_model, public=True),
-    Route(method="POST", path="/v1/tokenize", handler=tokenize),
-    Route(method="POST", path="/v1/detokenize", handler=detokenize),
+    Route(method="POST", path="/v1/tokenize", handler=or_relayed(tokenize, endpoint="tokenize", target="/tokenize")),
+    Route(method="POST", path="/v1/detokenize", handler=or_relayed(detokenize, endpoint="detokenize", target="/detokenize")),
     Route(method="POST", path="/parse/function_call", handler=parse_function_call, surface="parse"),
     Route(method="POST", path="/parse/reasoning", handler=parse_reasoning, surface="parse"),
     Route(method="GET", path="/workers", handler=list_workers, surface="workers", managing=True),
@@ -55,14 +57,43 @@ ROUTES = (
     Route(method="GET", path="/readiness", handler=readiness, public=True),
 )
 
+# What only engines over HTTP serve: requests are passed on to them.
+RELAYED = (
+    Route(
+        method="POST",
+        path="/v1/responses",
+        handler=relayed("openai.responses", surface="responses"),
+        surface="responses",
+        id_prefix="resp-",
+    ),
+    Route(
+        method="POST",
+        path="/v1/messages",
+        handler=relayed("anthropic.messages", surface="anthropic"),
+        surface="anthropic",
+        id_prefix="msg_",
+    ),
+    Route(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        handler=relayed("anthropic.count_tokens", surface="anthropic"),
+        surface="anthropic",
+    ),
+    Route(method="POST", path="/v1/audio/transcriptions", handler=relayed("openai.transcriptions", form=True), form=True),
+    Route(method="POST", path="/v1/audio/translations", handler=relayed("openai.translations", form=True), form=True),
+    Route(method="POST", path="/v1/audio/speech", handler=relayed("openai.speech")),
+    Route(method="POST", path="/generate", handler=relayed("generate"), id_prefix="gnt-"),
+    *(
+        Route(method="POST", path=path, handler=relayed(path.rpartition("/")[2]))
+        for path in (
+            *("/v1/embeddings", "/v1/classify", "/classify", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/pooling"),
+            *("/tokenize", "/detokenize"),
+        )
+    ),
+)
+
 # Paths of the original that are not built.
 UNBUILT = (
-    ("POST", "/generate"),
-    ("POST", "/v1/embeddings"),
-    ("POST", "/v1/classify"),
-    ("POST", "/rerank"),
-    ("POST", "/v1/rerank"),
-    ("POST", "/v1/responses"),
     ("GET", "/v1/responses/{rest}"),
     ("POST", "/v1/responses/{rest}"),
     ("DELETE", "/v1/responses/{rest}"),
@@ -70,11 +101,9 @@ UNBUILT = (
     ("GET", "/v1/conversations/{rest}"),
     ("POST", "/v1/conversations/{rest}"),
     ("DELETE", "/v1/conversations/{rest}"),
-    ("POST", "/v1/messages"),
     ("POST", "/v1/interactions"),
     ("POST", "/v1/realtime/{rest}"),
     ("GET", "/v1/realtime"),
-    ("POST", "/v1/audio/transcriptions"),
     ("GET", "/health_generate"),
     ("GET", "/get_model_info"),
     ("GET", "/get_server_info"),
@@ -96,7 +125,7 @@ UNBUILT = (
 class RouteTable:
     """Finds routes by path and method."""
 
-    def __init__(self, routes: tuple[Route, ...] = ROUTES, unbuilt: tuple[tuple[str, str], ...] = UNBUILT) -> None:
+    def __init__(self, routes: tuple[Route, ...] = (*ROUTES, *RELAYED), unbuilt: tuple[tuple[str, str], ...] = UNBUILT) -> None:
         self._exact: dict[str, dict[str, Route]] = {}
         self._open: dict[str, dict[str, Route]] = {}
         public = {"/health_generate", "/get_model_info", "/get_server_info", "/engine_metrics"}

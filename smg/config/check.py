@@ -18,9 +18,11 @@ from smg.errors import ConfigError
 
 __all__ = ["Mistake", "address_fault", "find_mistakes", "find_warnings", "prefill_engines"]
 
-SCHEMES = ("grpc", "grpcs", "unix")
+SCHEMES = ("grpc", "grpcs", "unix", "http", "https")
+HTTP_SCHEMES = ("http", "https")
 WILDCARDS = ("0.0.0.0", "::", "")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+PATH = re.compile(r"/[!-~]*")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 # Kubernetes' label keys have a prefix that is a domain, at most; values may be empty.
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,316}=[A-Za-z0-9._-]{0,63}")
@@ -86,6 +88,11 @@ def _server(config: Config) -> Iterator[Mistake]:
             yield _mistake(f"{origin!r} is no origin; SCHEME://HOST[:PORT] or *", "server.cors_allowed_origins")
     if any(not key.strip() or not key.isascii() or not key.isprintable() for key in config.server.api_key):
         yield _mistake("a key is empty or has characters that a header cannot carry", "server.api_key")
+    for name in config.engines.forward_headers:
+        if not TOKEN.fullmatch(name):
+            yield _mistake(f"{name!r} is no header name", "engines.forward_headers")
+    if not PATH.fullmatch(config.health.check_endpoint):
+        yield _mistake(f"{config.health.check_endpoint!r} is no path", "health.check_endpoint")
     path = config.server.api_key_file
     if path and (trouble := _unreadable(path)):
         yield _mistake(trouble, "server.api_key_file")
@@ -231,6 +238,9 @@ def _bad_network_url(parts: SplitResult, port: int | None) -> str:
         return "carries a user or password, which is not supported"
     if parts.query or parts.fragment:
         return "has a query or fragment, which an address cannot have"
+    if parts.scheme in HTTP_SCHEMES:
+        is_api = re.search(r"/v1/?$", parts.path) is not None
+        return "ends with /v1, which the paths of requests begin with: leave it out" if is_api else ""
     if not port:
         return "has no port"
     return "has a path, which gRPC addresses cannot have" if parts.path not in ("", "/") else ""

@@ -154,7 +154,8 @@ class Engines(Struct, frozen=True, kw_only=True):
     """Which engines there are and how they are called."""
 
     worker_urls: Annotated[
-        tuple[str, ...], Meta(description="engine addresses: grpc://HOST:PORT, grpcs://HOST:PORT, unix:///PATH; repeatable")
+        tuple[str, ...],
+        Meta(description="engine addresses: grpc://HOST:PORT, grpcs://HOST:PORT, unix:///PATH, http://HOST:PORT, https://HOST; repeatable"),
     ] = ()
     pd_disaggregation: Annotated[bool, Meta(description="prefill and decode are computed by different engines")] = False
     prefill: Annotated[
@@ -181,6 +182,14 @@ class Engines(Struct, frozen=True, kw_only=True):
         ),
     ] = 1800.0
     dp_aware: Annotated[bool, Meta(description="route to each data-parallel rank of an engine by itself")] = False
+    max_connections: Annotated[
+        int,
+        Meta(ge=1, description="connections of a data worker to one HTTP engine", extra={"flag": ["--max-engine-connections"]}),
+    ] = 1024
+    forward_headers: Annotated[
+        tuple[str, ...],
+        Meta(description="further request headers that HTTP engines get; authorization = the client's own key in place of ours"),
+    ] = ()
 
 
 class Discovery(Struct, frozen=True, kw_only=True):
@@ -269,6 +278,9 @@ class Health(Struct, frozen=True, kw_only=True):
     success_threshold: Annotated[
         int, Meta(ge=1, description="good checks in a row until Ready", extra={"flag": ["--health-success-threshold"]})
     ] = 2
+    check_endpoint: Annotated[
+        str, Meta(description="path that HTTP engines are asked for", extra={"flag": ["--health-check-endpoint"]})
+    ] = "/health"
     check_timeout_s: Annotated[float, Meta(gt=0, description="deadline of a check", extra={"flag": ["--health-check-timeout-secs"]})] = 5.0
     check_interval_s: Annotated[
         float, Meta(gt=0, description="time between checks of a ready engine", extra={"flag": ["--health-check-interval-secs"]})

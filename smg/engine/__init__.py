@@ -21,6 +21,7 @@ from smg.engine.detect import detect
 from smg.engine.events import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
 from smg.engine.fields import field_table
 from smg.engine.grpc import GrpcEngine
+from smg.engine.http import HTTP_SCHEMES, Head, HttpCall, HttpEngine, HttpRequest
 from smg.engine.pair import PairedEngine, Prefill
 from smg.engine.reader import leave_call
 from smg.engine.status import error_of_call
@@ -28,6 +29,7 @@ from smg.errors import ConfigError
 
 __all__ = [
     "ENGINES",
+    "HTTP_SCHEMES",
     "Engine",
     "EngineDelta",
     "EngineFinish",
@@ -36,6 +38,10 @@ __all__ = [
     "Failed",
     "Features",
     "GrpcEngine",
+    "Head",
+    "HttpCall",
+    "HttpEngine",
+    "HttpRequest",
     "KvBatch",
     "KvBlock",
     "KvCleared",
@@ -58,7 +64,9 @@ __all__ = [
 
 
 def open_engine(url: str, *, runtime: str, options: EngineOptions | None = None) -> Engine:
-    """Makes the driver of a runtime, not started. Raises ConfigError when there is no such runtime."""
+    """Makes the driver of a runtime, not started; any that is reached over HTTP has the same. Raises ConfigError for an unknown runtime."""
+    if url.startswith(HTTP_SCHEMES):
+        return HttpEngine(url, runtime=runtime, options=options)
     try:
         driver = ENGINES.get(runtime)
     except KeyError as error:

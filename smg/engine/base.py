@@ -161,6 +161,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     is_generation: bool = True
     supports_vision: bool = False
     default_sampling_json: str = ""
+    names: tuple[str, ...] = ()  # further ones that it answers to, as a list of models has them
 
 
 class ServerInfo(Struct, frozen=True, kw_only=True):
@@ -197,6 +198,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     client_cert_path: str | None = None
     client_key_path: str | None = None
     data_plane: Literal["aio", "native"] = "aio"
+    max_connections: int = 1024  # of HTTP engines
+    health_path: str = "/health"
 
 
 class Engine(ABC):

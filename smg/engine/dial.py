@@ -1,6 +1,6 @@
 """Sockets to engines: an address and options in, a connected non-blocking socket out, over TLS with its handshake done.
 
-Called by `smg.engine.native`. Failures are OSError, ConfigError for files that cannot be used.
+Called by `smg.engine.native` and `smg.engine.http`. Failures are OSError, ConfigError for files that cannot be used.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from smg.engine.base import EngineOptions
 from smg.errors import ConfigError
 
-__all__ = ["Address", "Tls", "connect", "handshake"]
+__all__ = ["Address", "Tls", "connect", "handshake", "tls_context"]
 
 # A path, or host and port.
 Address: TypeAlias = str | tuple[str, int]
@@ -42,7 +42,7 @@ async def handshake(peer: socket.socket, *, host: str, options: EngineOptions) -
     """Does the TLS handshake. The engine must prove that it is `host`, and must speak HTTP/2."""
     loop = asyncio.get_running_loop()
     received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = await asyncio.to_thread(_tls_context, options)  # read anew each time: certificates are replaced while we run
+    context = await asyncio.to_thread(tls_context, options, protocol="h2")  # read anew each time: certificates are replaced while we run
     tls = context.wrap_bio(received, to_send, server_hostname=host)
     while True:
         try:
@@ -81,7 +81,8 @@ async def _dial(loop: asyncio.AbstractEventLoop, family: int, address: object) -
     return peer
 
 
-def _tls_context(options: EngineOptions) -> ssl.SSLContext:
+def tls_context(options: EngineOptions, *, protocol: str) -> ssl.SSLContext:
+    """Gives what a client of `protocol` (its ALPN name) shows and asks for. Raises ConfigError, and OSError for files that are no PEM."""
     if bool(options.client_cert_path) != bool(options.client_key_path):
         raise ConfigError(["a client certificate for engines needs both certificate and key"])
     for path in (options.ca_cert_path, options.client_cert_path, options.client_key_path):
@@ -90,5 +91,5 @@ def _tls_context(options: EngineOptions) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=options.ca_cert_path)
     if options.client_cert_path:
         context.load_cert_chain(options.client_cert_path, options.client_key_path)
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     return context

@@ -14,6 +14,7 @@ IDLE_S = 30.0
 # Up to this size the server collects the body itself, in one step.
 ONE_STEP_BYTES = 1 << 16
 JSON_MEDIA = "application/json"
+FORM_MEDIA = "multipart/form-data"
 
 
 class BodySource(Protocol):
@@ -29,9 +30,12 @@ class BodySource(Protocol):
         """Gives the next chunk; empty at the end and after a failure."""
 
 
-async def read_body(source: BodySource, headers: Headers, *, limit: int) -> bytes:
-    """Gives the body. Raises UnsupportedMedia, BodyTooLarge (before buffering), BodyTimeout, ClientGone when it breaks off."""
-    check_media(headers)
+async def read_body(source: BodySource, headers: Headers, *, limit: int, form: bool = False) -> bytes:
+    """Gives the body, which is JSON, or a form where `form` says so.
+
+    Raises UnsupportedMedia, BodyTooLarge (before buffering), BodyTimeout, ClientGone when it breaks off.
+    """
+    check_media(headers, form=form)
     length = _length(headers)
     if length is not None and length > limit:
         raise BodyTooLarge(f"the body has {length} bytes; the limit is {limit}")
@@ -43,17 +47,22 @@ async def read_body(source: BodySource, headers: Headers, *, limit: int) -> byte
     return body
 
 
-def check_media(headers: Headers) -> None:
-    """Raises UnsupportedMedia unless the body is plain JSON.
+def check_media(headers: Headers, *, form: bool = False) -> None:
+    """Raises UnsupportedMedia unless the body is plain JSON, or with `form` a form.
 
-    Other types are refused for safety too: a web page may send them to any address without asking the browser's CORS check.
+    Other types are refused for safety too: a web page may send them to any address without asking the browser's CORS check. Whoever takes
+    forms looks at their origin.
     """
-    if headers.get("content-type") == JSON_MEDIA and headers.get("content-encoding") is None:
+    if not form and headers.get("content-type") == JSON_MEDIA and headers.get("content-encoding") is None:
         return
     encoding = headers.get("content-encoding")
     if encoding and encoding.strip().lower() != "identity":
         raise UnsupportedMedia(f"content-encoding {encoding[:40]!r} is not supported; send the body as it is")
     media = (headers.get("content-type") or "").split(";", 1)[0].strip().lower()
+    if form:
+        if media != FORM_MEDIA:
+            raise UnsupportedMedia("the content-type must be multipart/form-data")
+        return
     if media != JSON_MEDIA and not (media.startswith("application/") and media.endswith("+json")):
         raise UnsupportedMedia("the content-type must be application/json")
 

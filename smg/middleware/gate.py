@@ -31,7 +31,8 @@ __all__ = ["Gate", "is_seated"]
 COUNTED = frozenset(
     (
         *("/v1/chat/completions", "/v1/completions", "/generate", "/v1/embeddings", "/v1/classify", "/rerank", "/v1/rerank"),
-        *("/v1/responses", "/v1/messages", "/v1/interactions", "/v1/audio/transcriptions"),
+        *("/v1/responses", "/v1/messages", "/v1/interactions", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
+        *("/classify", "/v2/rerank", "/score", "/v1/score", "/pooling"),
     )
 )
 

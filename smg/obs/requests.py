@@ -7,15 +7,15 @@ from smg.obs.metrics import Meter
 
 __all__ = ["RequestMeter", "RequestMeters"]
 
-ROUTER, BACKEND, MODE = "grpc", "regular", "grpc"
+BACKEND = "regular"
 
 
 class RouterSeries:
     """The series of one kind of request."""
 
-    def __init__(self, meter: Meter, *, model: str, endpoint: str, streaming: bool) -> None:
-        labels = (ROUTER, BACKEND, MODE, model, endpoint, "true" if streaming else "false")
-        short = (ROUTER, BACKEND, model, endpoint)
+    def __init__(self, meter: Meter, *, mode: str, model: str, endpoint: str, streaming: bool) -> None:
+        labels = (mode, BACKEND, mode, model, endpoint, "true" if streaming else "false")
+        short = (mode, BACKEND, model, endpoint)
         self.labels = labels
         self.requests = meter.counter("smg_router_requests_total", labels)
         self.durations = meter.histogram("smg_router_request_duration_seconds", labels)
@@ -27,20 +27,21 @@ class RouterSeries:
 
 
 class RequestMeters:
-    """Makes the meters of requests; keeps the series of each kind.
+    """Makes the meters of requests; keeps the series of each kind. `mode`: how engines are asked, grpc or http.
 
     `model` is the model's own id, never what a client wrote, so that the number of series is bounded; `endpoint` the surface's name.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, *, mode: str = "grpc") -> None:
         self._meter = meter
+        self._mode = mode
         self._series: dict[tuple[str, str, bool], RouterSeries] = {}
 
     def start(self, *, model: str, endpoint: str, streaming: bool) -> "RequestMeter":
         """Counts a request that is being routed."""
         series = self._series.get((model, endpoint, streaming))
         if series is None:
-            series = RouterSeries(self._meter, model=model, endpoint=endpoint, streaming=streaming)
+            series = RouterSeries(self._meter, mode=self._mode, model=model, endpoint=endpoint, streaming=streaming)
             self._series[model, endpoint, streaming] = series
         return RequestMeter(self._meter, series)
 

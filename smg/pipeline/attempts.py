@@ -131,7 +131,7 @@ class Tries:
     def _tell_failure(self, record: EngineRecord, error: BaseException) -> None:
         meter = self._attempts.meter
         meter.add("smg_worker_cb_outcomes_total", (record.url, "failure"))
-        mode = "http" if record.url.startswith("http") else "grpc"
+        mode = "http" if record.relayed else "grpc"
         code = error.code if isinstance(error, EngineError) else EngineTimeout.code
         meter.add("smg_worker_errors_total", (record.role, mode, code))
         if isinstance(error, EngineUnavailable | EngineTimeout | asyncio.CancelledError):

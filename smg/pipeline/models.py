@@ -100,6 +100,10 @@ class ModelDirectory:
             cards.append(ModelCard(id=model, aliases=tuple(sorted(aliases)), context_length=length, created=self._created))
         return cards
 
+    def canonical(self, name: str) -> str:
+        """Gives the name that an alias of the configuration stands for, and any other as it is."""
+        return self._aliases.get(name, name)
+
     def resolve(self, name: str) -> str:
         """Gives the model's own id for a name a client used; an empty name means the only model there is."""
         models = self._view.models()
@@ -152,7 +156,7 @@ class ModelDirectory:
     async def preload(self) -> None:
         """Loads every registered model, so that the first request does not wait for it."""
         self._forget()
-        names = list(self._view.models())
+        names = [name for name in self._view.models() if name not in self._view.relayed()]
         for name, result in zip(names, await asyncio.gather(*(self.get(name) for name in names), return_exceptions=True), strict=True):
             if isinstance(result, Exception):
                 log.error("model cannot be served: %s", result, extra={"model": name, "cause": repr(result.__cause__)})

@@ -35,11 +35,20 @@ class Router:
         self.rank = -1
 
     def route(
-        self, model: str, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int], role: Role = "regular", runtime: str = ""
+        self,
+        model: str,
+        *,
+        prompt_ids: list[int],
+        routing: Routing,
+        avoid: frozenset[int],
+        role: Role = "regular",
+        runtime: str = "",
+        text: str = "",
     ) -> tuple[EngineRecord, Lease]:
         """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none may have the request.
 
         Slots in `avoid` have just failed this request; they are taken again only when there is no other. `runtime`: only engines of it.
+        `text`: the prompt where the engine tokenizes; `prompt_ids` is empty then.
         """
         self.rank = -1
         candidates = self._view.candidates(model, role=role)
@@ -50,17 +59,18 @@ class Router:
             raise NoEngine(f"no {ROLE_WORDS[role]}engine is ready for {model!r}", retry_after_s=self._view.wait_s(model, role=role))
         policy = self._policy(model, role)
         if routing.target_worker is not None and policy.takes_target:
-            return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids))
+            return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids) or len(text) // 4)
         if avoid:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
-        request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=model if role == "regular" else f"{model}\n{role}")
+        name = model if role == "regular" else f"{model}\n{role}"
+        request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=name, text=text)
         best = chosen = candidates[policy.select(candidates, request=request)]
         if self._config.dp_minimum_tokens_scheduler:
             chosen = _least_rank(best, candidates)
         cached = policy.cached_tokens if chosen is best else 0
-        taken = self._taken(model, chosen, tokens=max(0, len(prompt_ids) - cached))
+        taken = self._taken(model, chosen, tokens=max(0, request.size - cached))
         if taken is None:  # it was removed meanwhile, or others probe it
-            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime)
+            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime, text=text)
         self.rank = policy.rank
         return taken
 

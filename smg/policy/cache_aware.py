@@ -15,6 +15,8 @@ from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
 
 __all__ = ["CacheAware"]
 
+BYTES_PER_TOKEN = 4  # of a text, by which the index counts what an engine holds of it
+
 
 @POLICIES.register("cache_aware")
 class CacheAware(Policy):
@@ -32,12 +34,13 @@ class CacheAware(Policy):
         if len(held) < len(slots):
             held = self._held = array("q", slots)
         index.match(prompt, slots, held)
-        costs = [self.work(candidate) - saved for candidate, saved in zip(candidates, held, strict=False)]
+        unit = 1 if request.prompt_ids else BYTES_PER_TOKEN
+        costs = [self.work(candidate) - saved // unit for candidate, saved in zip(candidates, held, strict=False)]
         least = min(costs)
         chosen = costs.index(least)
         if costs.count(least) > 1:
             chosen = random.choice([i for i, cost in enumerate(costs) if cost == least])
         self.rank = index.rank(prompt, slots[chosen])
         index.insert(prompt, slots[chosen], self.rank)
-        self.cached_tokens = held[chosen] if request.prompt_ids else held[chosen] // 4
+        self.cached_tokens = held[chosen] // unit
         return chosen

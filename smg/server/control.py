@@ -165,7 +165,7 @@ class Control:
         for source in get_args(Source):
             yield Sample("smg_discovery_workers_discovered", (source,), self._fleet.roster.count(source))
         records = self._registry.records()
-        pools = Counter((record.role, "http" if record.url.startswith("http") else "grpc", record.model) for record in records)
+        pools = Counter((record.role, "http" if record.relayed else "grpc", record.model) for record in records)
         for pool, size in pools.items():
             yield Sample("smg_worker_pool_size", pool, size)
         for record in records:

@@ -47,6 +47,7 @@ class Exchange:
         self._config = config
         self._received_s = time.monotonic()
         self._surface = "openai"
+        self._form = False
         self._request_id, self._own_id = choose_request_id(scope.headers, config.request_id_headers, prefix="req-")
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -122,6 +123,7 @@ class Exchange:
     def _enter(self, route: Route) -> None:
         self.template = route.path
         self._surface = route.surface
+        self._form = route.form
         if self._own_id:
             self._request_id = route.id_prefix + self._request_id.removeprefix("req-")
 
@@ -130,7 +132,7 @@ class Exchange:
         return Reply(status=204, headers=(("allow", methods), *self._app.cors.preflight(self._scope.headers, methods=methods)))
 
     def _body(self) -> Awaitable[bytes]:
-        return read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes)
+        return read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes, form=self._form)
 
     def _headers(self, headers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
         return [*headers, ("x-request-id", self._request_id), *self._app.cors.headers(self._scope.headers)]
@@ -144,13 +146,14 @@ class Exchange:
 
     async def _send_stream(self, reply: StreamReply) -> None:
         self.status = reply.status
-        outlet = self._outlet = Outlet(self._protocol, status=reply.status, headers=lambda: self._headers(reply.headers))
+        outlet = self._outlet = Outlet(self._protocol, reply=reply, headers=self._headers)
         self._quiet_since_s = self._looked_s = self._loop.time()
         if self._watcher is not None:  # else the first tick is still to come
             self._timer.cancel()
             self._tick()
         try:
             outlet.finish(await reply.pump(outlet))
+            self.status = outlet.status
         except (Exception, asyncio.CancelledError) as error:
             self._fail(self._told(error), outlet)
         finally:
@@ -177,6 +180,8 @@ class Exchange:
         half an interval and a whole one.
         """
         interval = self._config.keepalive_interval_s
+        if not outlet.comments:
+            return interval
         if outlet.stream is not None and outlet.stream.count != self._seen:
             self._seen, self._quiet_since_s = outlet.stream.count, self._looked_s
         self._looked_s = now
@@ -192,8 +197,9 @@ class Exchange:
             self._send(error_reply(error, surface=self._surface))
         else:
             self.status = error.status
-            if not outlet(stream_error(error, surface=self._surface)):
-                cut_unfinished(self._protocol)  # who shut only its sending side would take a clean end for that of the answer
+            # Who shut only its sending side would take a clean end for that of the answer; a body of another kind has no place for errors.
+            if not outlet.comments or not outlet(stream_error(error, surface=self._surface)):
+                cut_unfinished(self._protocol)
 
     def _client_left(self, watcher: "asyncio.Future[None]") -> None:
         if not watcher.cancelled():

@@ -7,7 +7,7 @@ from smg.api.base import Control, Services
 from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
 from smg.obs.metrics import Meter
-from smg.pipeline import ModelDirectory, Pipeline
+from smg.pipeline import ModelDirectory, Pipeline, Relay
 from smg.worker import EnginePool, WorkerView
 
 __all__ = ["build", "close"]
@@ -21,8 +21,18 @@ async def build(config: Config, view: WorkerView, *, meter: Meter, control: Cont
     pool = EnginePool(config)
     models = ModelDirectory(config, view, created=int(time.time()), meter=meter, state=state)
     pipeline = Pipeline(config, models=models, view=view, pool=pool, meter=meter)
+    relay = Relay(config, view=view, pool=pool, meter=meter)
     await models.preload()
-    return Services(config=config, pipeline=pipeline, models=models, view=view, pool=pool, chats=_chat_reader(config), control=control)
+    return Services(
+        config=config,
+        pipeline=pipeline,
+        relay=relay,
+        models=models,
+        view=view,
+        pool=pool,
+        chats=_chat_reader(config),
+        control=control,
+    )
 
 
 def _chat_reader(config: Config) -> ChatReader:

@@ -1,15 +1,17 @@
 """The one place that touches the fronts' response objects: sends a whole reply, opens a stream, writes chunks without waiting."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from smg.api.base import Reply
+from smg.api.base import Reply, StreamReply
 from smg.server.front import Responder
 
 __all__ = ["Outlet", "Stream", "cut_unfinished", "send_reply"]
 
 # What granian 2.8 returns from `send_bytes` once nobody reads any more; it is an awaitable that raises, but its type says it at once.
 GONE = "PyErrAwaitable"
+
+Fields: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def send_reply(protocol: Any, reply: Reply, *, headers: list[tuple[str, str]]) -> None:
@@ -62,21 +64,44 @@ class GranianStream:
 class Outlet:
     """Where the body of a streamed response is written. The head is held back until the first chunk: an error before it has its own status.
 
-    Called with a chunk it writes; False when the client is gone.
+    Called with a chunk it writes; False when the client is gone. `status`: of the head; `comments`: silence may be filled.
     """
 
-    def __init__(self, protocol: Any, *, status: int, headers: Callable[[], list[tuple[str, str]]]) -> None:
-        self._protocol = protocol
-        self._status = status
-        self._headers = headers
+    def __init__(self, protocol: Any, *, reply: StreamReply, headers: Callable[[Fields], list[tuple[str, str]]]) -> None:
+        self.status = reply.status
+        self.comments = reply.comments
         self.stream: Stream | None = None
+        self._protocol = protocol
+        self._headers = headers
+        self._fields = reply.headers
+        self._whole = False
 
     def __call__(self, chunk: bytes) -> bool:
         return (self.stream or self._open()).write(chunk)
 
+    def begin(self, status: int, headers: Fields, *, comments: bool) -> bool:
+        """Says what the head is to be; False when it has left already."""
+        if self.stream is not None:
+            return False
+        self.status, self._fields, self.comments = status, headers, comments
+        return True
+
+    def whole(self, status: int, headers: Fields, body: bytes) -> bool:
+        """Sends a whole response instead; False when a head has left already."""
+        if self.stream is not None:
+            return False
+        self.status, self._whole = status, True
+        send_reply(self._protocol, Reply(status=status, headers=headers, body=body), headers=self._headers(headers))
+        return True
+
+    def backlog(self) -> int:
+        """Gives the bytes that the client has not read yet; granian does not tell."""
+        return self._protocol.backlog() if isinstance(self._protocol, Responder) else 0
+
     def finish(self, last: bytes) -> None:
         """Ends the body with one chunk more."""
-        (self.stream or self._open()).close(last)
+        if not self._whole:
+            (self.stream or self._open()).close(last)
 
     def close(self) -> None:
         """Ends the body, if one was begun, and lets go of the response, which an error's traceback would keep alive."""
@@ -85,7 +110,7 @@ class Outlet:
             stream.close()
 
     def _open(self) -> Stream:
-        protocol, status, headers = self._protocol, self._status, self._headers()
+        protocol, status, headers = self._protocol, self.status, self._headers(self._fields)
         if isinstance(protocol, Responder):
             self.stream = protocol.open_stream(status, headers)
         else:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from smg.config import Config
-from smg.engine import Engine, EngineOptions, ModelInfo, ServerInfo, detect, open_engine
+from smg.engine import Engine, EngineOptions, HttpEngine, ModelInfo, ServerInfo, detect, open_engine
 from smg.errors import EngineProtocol, EngineRejected, Unimplemented
 from smg.worker.archive import unpack
 from smg.worker.pool import engine_options, options_for
@@ -66,7 +66,7 @@ class Detector:
         model = record.served_as or public_name(info.served_name or info.model_path)
         if not model:
             raise EngineProtocol("the engine does not say which model it serves")
-        names = (*record.served_aliases, public_name(info.served_name), public_name(info.model_path))
+        names = (*record.served_aliases, public_name(info.served_name), public_name(info.model_path), *map(public_name, info.names))
         aliases = tuple(name for name in dict.fromkeys(names) if name not in (model, ""))
         tokenizer_dir = record.tokenizer_dir
         if info != record.info or not (tokenizer_dir and os.access(tokenizer_dir, os.R_OK)):
@@ -97,7 +97,7 @@ class Detector:
         """
         configured = (self._config.model.tokenizer_path, self._config.model.model_path)
         here = (*(() if own else configured), info.tokenizer_path, info.model_path)
-        if any(path and os.access(path, os.R_OK) for path in here):
+        if isinstance(engine, HttpEngine) or any(path and os.access(path, os.R_OK) for path in here):
             return None
         if not engine.features.tokenizer:
             log.warning("no tokenizer: give --model-path or --tokenizer-path", extra={"engine": engine.url})

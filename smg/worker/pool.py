@@ -26,6 +26,8 @@ def engine_options(config: Config) -> EngineOptions:
         unary_timeout_s=config.health.check_timeout_s,
         max_message_bytes=config.engines.max_message_bytes,
         data_plane=config.engines.data_plane,
+        max_connections=config.engines.max_connections,
+        health_path=config.health.check_endpoint,
         ca_cert_path=tls.ca_cert_path or None,
         client_cert_path=tls.client_cert_path or None,
         client_key_path=tls.client_key_path or None,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from smg.engine import ModelInfo, ServerInfo
+from smg.engine import HTTP_SCHEMES, ModelInfo, ServerInfo
 
 __all__ = [
     "DEPARTED_S",
@@ -73,6 +73,11 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     priority: int = 50
     cost: float = 1.0
     health: HealthEdit = HealthEdit()
+
+    @property
+    def relayed(self) -> bool:
+        """True for an engine that is asked over HTTP: requests are passed on to it as they are."""
+        return self.url.startswith(HTTP_SCHEMES)
 
 
 class Edit(Struct, frozen=True, kw_only=True):

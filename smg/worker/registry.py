@@ -91,6 +91,10 @@ class Registry:
         """Gives an engine's state."""
         return EngineState(self._shm.engine_state(record.slot))
 
+    def set_aside(self, record: EngineRecord) -> bool:
+        """True for an HTTP engine whose model has engines over gRPC too: these serve it alone (`WorkerView.relayed`)."""
+        return record.relayed and any(other.model == record.model and not other.relayed for other in self.records())
+
     def set_state(self, url: str, state: EngineState) -> bool:
         """Sets the state of an engine, of all its ranks; True when it was another. One that drains stays so."""
         changed = [record for record in self._engines.get(url, ()) if self.state(record) not in (state, EngineState.DRAINING)]

@@ -115,6 +115,7 @@ class WorkerView:
         self._models: dict[str, list[EngineRecord]] = {}
         self._records: dict[int, EngineRecord] = {}
         self._paired: set[str] = set()
+        self._relayed: frozenset[str] = frozenset()
         self._departed: Mapping[str, tuple[tuple[str, ...], float]] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
@@ -131,6 +132,11 @@ class WorkerView:
     def departed(self, name: str) -> bool:
         """True when engines of a model, by any of its names, were here until lately, and none is."""
         return any(time.time() - at_s < DEPARTED_S and name in (model, *names) for model, (names, at_s) in self._departed.items())
+
+    def relayed(self) -> frozenset[str]:
+        """Gives the models whose engines are asked over HTTP: a model that has engines of both kinds is served by those over gRPC."""
+        self.refresh()
+        return self._relayed
 
     def engines(self, model: str) -> list[EngineRecord]:
         """Gives the engines of a model, whatever their state."""
@@ -208,13 +214,15 @@ class WorkerView:
         self._records = {record.slot: record for record in records}
         groups: dict[tuple[str, Role], Group] = {}
         models: dict[str, list[EngineRecord]] = {}
+        in_tokens = {record.model for record in records if not record.relayed}
         for record in records:
-            if record.model:
+            if record.model and not (record.relayed and record.model in in_tokens):
                 groups.setdefault((record.model, record.role), Group()).add(record)
                 models.setdefault(record.model, []).append(record)
         self._groups = groups
         self._models = models
         self._paired = {model for model in models if (model, "regular") not in groups}
+        self._relayed = frozenset(models.keys() - in_tokens)
         for listener in self._listeners:
             listener(list(records))
         return True

@@ -139,6 +139,8 @@ class Watcher:
             self._described = True
         if not self._health.disable_check and not await self._engine.health():
             raise EngineError("the engine says that it does not serve")
+        if self._registry.set_aside(self._record):
+            raise EngineError("it is asked over HTTP, and its model is served by engines over gRPC: a model's engines must be of one kind")
 
     def _ranks(self, engine: Engine) -> int:
         """How many data-parallel ranks of the engine are routed to, each by itself."""

@@ -91,6 +91,9 @@ class FakeView:
     def __init__(self) -> None:
         self.states = {0: EngineState.READY}
 
+    def relayed(self) -> frozenset[str]:
+        return frozenset()
+
     def models(self) -> dict[str, list[SimpleNamespace]]:
         return {"org/m": [SimpleNamespace(slot=slot, model="org/m", role="regular") for slot in self.states]}
 
@@ -103,6 +106,7 @@ def services(pipeline: FakePipeline | None = None, config: Config | None = None,
     return Services(
         config=config or Config(),
         pipeline=pipeline or FakePipeline(),
+        relay=None,
         models=FakeModels(),
         view=FakeView(),
         pool=None,

@@ -45,6 +45,21 @@ def test_all_is_well(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "template renders" in model["seen"]
 
 
+def test_an_engine_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine("openai") as url:
+        code, findings = found(capsys, "--worker-urls", url)
+        assert (code, findings[f"engine {url}"]["state"]) == (0, "good"), findings
+        assert "over HTTP serves sim-model" in findings[f"engine {url}"]["seen"]
+        assert not [subject for subject in findings if subject.startswith("model")], "the engine tokenizes"
+        with engine("vllm") as other:
+            code, findings = found(capsys, "--worker-urls", url, other)
+            assert code == 1
+            assert "it gets no request" in findings[f"engine {url}"]["seen"]
+    code, findings = found(capsys, "--worker-urls", "http://127.0.0.1:1")
+    assert findings["engine http://127.0.0.1:1"]["seen"] == "nobody listens on 127.0.0.1:1"
+    assert "its HTTP server" in findings["engine http://127.0.0.1:1"]["advice"]
+
+
 def test_words_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", *QUIET, "--port", "0", "--worker-urls", "grpc://127.0.0.1:1"])
     told = capsys.readouterr().out

@@ -61,6 +61,34 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     assert message == "'grpcs://***@host:1' carries a user or password, which is not supported"
 
 
+@pytest.mark.parametrize("url", ["http://a:8000", "http://a", "https://a.example/engine-1/", "https://[::1]:443"])
+def test_http_engines(url: str) -> None:
+    assert found(engines={"worker_urls": (url,)}) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "trouble"),
+    [
+        ("http://a:8000/v1", "ends with /v1"),
+        ("http://a/x/v1/", "ends with /v1"),
+        ("http://", "has no host"),
+        ("http://a?b=c", "has a query"),
+    ],
+)
+def test_what_is_no_address_of_an_http_engine(url: str, trouble: str) -> None:
+    [(path, message)] = found(engines={"worker_urls": (url,)})
+    assert path == "engines.worker_urls"
+    assert trouble in message
+
+
+def test_headers_and_path_for_http_engines() -> None:
+    assert found(engines={"forward_headers": ("x-a", "authorization")}, health={"check_endpoint": "/up?a=b"}) == []
+    assert [path for path, _ in found(engines={"forward_headers": ("a b",)}, health={"check_endpoint": "up"})] == [
+        "engines.forward_headers",
+        "health.check_endpoint",
+    ]
+
+
 def test_a_url_given_twice() -> None:
     [(_, message)] = found(engines={"worker_urls": ("grpc://a:1", "grpc://b:1", "grpc://a:1")})
     assert message == "'grpc://a:1' is given twice"

@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,7 +27,8 @@ __all__ = ["look_at_engines"]
 DESCRIBE_S = 60.0
 PROBE_S = 3.0
 CHAT = ChatInput(messages=({"role": "user", "content": "Hello!"},))
-CALLABLE = "start the engine with its gRPC server, and check host, port and firewall between here and there"
+CALLABLE = "start the engine with its {} server, and check host, port and firewall between here and there"
+PORTS = {"http": 80, "https": 443}
 
 
 async def look_at_engines(config: Config, *, told: Told | None = None) -> list[Finding]:
@@ -42,18 +44,27 @@ async def look_at_engines(config: Config, *, told: Told | None = None) -> list[F
     if findings and not specs:
         return findings
     if not specs:
-        return [warning("engines", "none is named, so every request is refused", "name them in engines.worker_urls: grpc://HOST:PORT")]
+        advice = "name them in engines.worker_urls: grpc://HOST:PORT, or http://HOST:PORT"
+        return [warning("engines", "none is named, so every request is refused", advice)]
     with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
         detector = Detector(config, state_dir=Path(folder))
         found = await asyncio.gather(*(_look(spec, config, detector, told) for spec in specs))
-    return [*findings, *(finding for one in found for finding in one)]
+    looked = [finding for one, _ in found for finding in one]
+    return [*findings, *looked, *_set_aside([record for _, record in found if record is not None])]
 
 
-async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told | None) -> list[Finding]:
+def _set_aside(records: list[EngineRecord]) -> Iterator[Finding]:
+    """Tells of engines that get no request, because their model is served by engines of the other kind."""
+    in_tokens = {record.model for record in records if not record.relayed}
+    for record in records:
+        if record.relayed and record.model in in_tokens:
+            seen = f"it gets no request: {record.model} is served by engines over gRPC, and a model's engines must be of one kind"
+            yield wrong(f"engine {record.url}", seen, "take it out of engines.worker_urls, or name its gRPC address")
+
+
+async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told | None) -> tuple[list[Finding], EngineRecord | None]:
     url = spec.url
     subject = f"engine {url}"
-    if url.startswith(("http://", "https://")):
-        return [warning(subject, "it is reached over HTTP, which is not looked at", "")]
     engine: Engine | None = None
     try:
         async with asyncio.timeout(DESCRIBE_S):
@@ -62,23 +73,26 @@ async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told
             serves = await engine.health()
             events = await events_asked(url, engine, config) if told is None else events_told(url, told, config)
     except TimeoutError:
-        return [wrong(subject, "it does not say what it is in time", "look at the engine's log: it may still be loading")]
+        return [wrong(subject, "it does not say what it is in time", "look at the engine's log: it may still be loading")], None
     except ConfigError as error:
-        return [wrong(subject, "; ".join(error.mistakes), "correct its address or certificates")]
+        return [wrong(subject, "; ".join(error.mistakes), "correct its address or certificates")], None
     except SmgError as error:
-        return [await _unreachable(subject, url, error)]
+        return [await _unreachable(subject, url, error)], None
     finally:
         if engine is not None:
             await engine.close()
     findings = [_described(subject, record, serves)]
+    if record.relayed:  # the engine tokenizes, and tells nothing of its cache
+        return findings, record
     findings.append(await asyncio.to_thread(_look_at_model, f"model {record.model}", record, config))
-    return [*findings, events]
+    return [*findings, events], record
 
 
 def _described(subject: str, record: EngineRecord, serves: bool) -> Finding:
     length = f", context of {record.context_length} tokens" if record.context_length else ""
     version = f" {record.server.version}" if record.server.version else ""
-    seen = f"{record.runtime}{version} serves {record.model}{length}"
+    kind = " over HTTP" if record.relayed else ""
+    seen = f"{record.runtime}{version}{kind} serves {record.model}{length}"
     if not serves:
         return wrong(subject, f"{seen}, and says that it does not serve now", "look at the engine's log: it may be loading, or ill")
     return good(subject, seen)
@@ -87,12 +101,20 @@ def _described(subject: str, record: EngineRecord, serves: bool) -> Finding:
 async def _unreachable(subject: str, url: str, error: SmgError) -> Finding:
     seen = f"{error.message}: {error.detail}" if error.detail else error.message
     if isinstance(error, EngineUnavailable | EngineTimeout):
-        return wrong(subject, await asyncio.to_thread(_why, url) or seen, CALLABLE)
+        return wrong(subject, await asyncio.to_thread(_why, url) or seen, CALLABLE.format(_speaks(url)))
+    if isinstance(error, EngineProtocol) and _speaks(url) == "HTTP":
+        return wrong(subject, seen, "name the port of a server that speaks OpenAI's API, and no path but a prefix of /v1")
     if isinstance(error, EngineProtocol):
         return wrong(
-            subject, seen, "name the engine's gRPC port, not its HTTP port; engines.backend says the protocol where it is not found out"
+            subject,
+            seen,
+            "name the engine's gRPC port, or its HTTP port with http://; engines.backend says the protocol where it is not found out",
         )
     return wrong(subject, seen, "look at the engine's log")
+
+
+def _speaks(url: str) -> str:
+    return "HTTP" if url.startswith("http") else "gRPC"
 
 
 def _why(url: str) -> str:
@@ -100,7 +122,7 @@ def _why(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return "" if Path(parts.path).exists() else f"{parts.path} does not exist"
-    host, port = parts.hostname or "", parts.port or 0
+    host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0)
     try:
         socket.create_connection((host, port), timeout=PROBE_S).close()
     except socket.gaierror:
@@ -111,7 +133,7 @@ def _why(url: str) -> str:
         return f"nobody listens on {host}:{port}"
     except OSError as error:
         return f"{host}:{port}: {error.strerror or error}"
-    return f"{host}:{port} takes connections, and does not speak gRPC in time"
+    return f"{host}:{port} takes connections, and does not speak {_speaks(url)} in time"
 
 
 def _look_at_model(subject: str, record: EngineRecord, config: Config) -> Finding:

@@ -144,6 +144,11 @@ class Responder:
             channel, channel.transport, on_end=self._end, fd=channel.fd, chunked=self._chunked, silent=self._silent, head=head
         )
 
+    def backlog(self) -> int:
+        """Gives the bytes that the client has not read yet."""
+        channel = self._channel
+        return 0 if channel is None or channel.closed else channel.transport.get_write_buffer_size()
+
     def respond_error(self, error: SmgError, *, status: int) -> None:
         """Answers with an error page."""
         headers, body = error_page(error)
