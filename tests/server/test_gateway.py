@@ -87,6 +87,34 @@ def test_a_reload_takes_engines_away_and_brings_others(folder: pathlib.Path) -> 
             assert child.stop() == 0
 
 
+def test_a_reload_reads_the_file_of_keys_again(folder: pathlib.Path) -> None:
+    """The kept key opens all the while; the old one until the reload is over, the new one from then on."""
+    file = folder / "keys"
+    file.write_text("old\nkept\n")
+    flags = ("--workers", "1", "--state-dir", str(folder), "--api-key-file", str(file))
+    with Child("gateway", command=gateway_command(port=0, engines=["grpc://127.0.0.1:1"], flags=flags)) as child:
+        made = Gateway(child)
+        made.wait_listening()
+
+        def opens(key: str) -> bool:
+            url, headers = f"http://127.0.0.1:{made.port}/v1/tokenize", {"authorization": f"Bearer {key}"}
+            return httpx.post(url, json={"model": "", "prompt": "a"}, headers=headers, timeout=20, trust_env=False).status_code != 401
+
+        assert [opens(key) for key in ("old", "kept", "new")] == [True, True, False]
+        file.write_text("new\nkept\n")
+        assert opens("old"), "nothing changes without a reload"
+        made.signal(signal.SIGHUP)
+        kept = []
+
+        def over() -> bool:
+            kept.append(opens("kept"))
+            return "reloaded" in child.output() and not opens("old")
+
+        wait_until(over, within_s=30, what="the old key is no longer taken")
+        assert all(kept)
+        assert [opens(key) for key in ("old", "kept", "new")] == [False, True, True]
+
+
 def test_an_engine_that_dies_is_left_at_once(folder: pathlib.Path) -> None:
     with Child("one", command=sim_command(protocol="vllm")) as one, Child("two", command=sim_command(protocol="vllm")) as two:
         urls = [child.wait_ready(within_s=20) for child in (one, two)]

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import commands
 import faults
+import keys
 import life
 import service
 from guest import Guest
@@ -21,7 +23,7 @@ CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
         ("smg doctor", service.doctor),
         ("hardening", service.hardening),
         ("journal", service.journal),
-        ("commands of the manual", service.manual_commands),
+        ("commands that are shown", commands.shown_commands),
         ("reload under load", service.reload),
         ("wrong configuration", service.wrong_reload),
         ("restart under load", service.restart),
@@ -34,7 +36,8 @@ CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
         ("watchdog", faults.watchdog),
         ("disk full", faults.disk_full),
         ("clock jumps", faults.clock_jumps),
-        ("keys and TLS", service.keys_and_tls),
+        ("keys and TLS", keys.keys_and_tls),
+        ("rotated keys", keys.rotated_keys),
         ("instances", service.instances),
     ),
     "second boot": (
@@ -48,5 +51,5 @@ CHECKS: dict[str, tuple[tuple[str, Check], ...]] = {
 # What another release of Debian may do otherwise: its libraries, its systemd, its dpkg.
 BRIEF = (
     *("install", "conffile", "engines not up yet", "chat, streamed", "smg doctor", "hardening", "reload under load", "restart under load"),
-    *("upgrade under load", "kill -9 main", "keys and TLS", "boot without network", "edited conffile", "purge"),
+    *("upgrade under load", "kill -9 main", "rotated keys", "boot without network", "edited conffile", "purge"),
 )

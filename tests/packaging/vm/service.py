@@ -1,9 +1,9 @@
 """Checks of the running service: what it answers, how it is confined, reloads and restarts under load, keys, instances."""
 
-import re
 import time
 
-from asking import CONFIG, chat, main_pid, nothing_lost, ready, status
+from asking import chat, main_pid, nothing_lost, ready
+from commands import INSTANCE
 from guest import Guest
 
 __all__ = [
@@ -11,8 +11,6 @@ __all__ = [
     "hardening",
     "instances",
     "journal",
-    "keys_and_tls",
-    "manual_commands",
     "reload",
     "restart",
     "socket_unit",
@@ -21,19 +19,7 @@ __all__ = [
     "wrong_reload",
 ]
 
-# Commands of the manual page; what else its blocks hold is run on the engine's machine.
-SHOWN = ("printf", "smg", "systemctl", "curl", "install", "systemd-id128", "journalctl")
-MOST_SHOWN = 12
 UNITS = ("smg.service", "smg.socket", "smg@.service", "smg-sim@.service")
-SECOND = """\
-[server]
-port = 30100
-workers = 1
-[metrics]
-prometheus_port = 29100
-[engines]
-worker_urls = ["grpc://127.0.0.1:50060"]
-"""
 
 
 def streams(guest: Guest) -> str:
@@ -47,7 +33,8 @@ def streams(guest: Guest) -> str:
 def doctor(guest: Guest) -> str:
     """It finds the running gateway and both engines well."""
     told = guest.run("smg doctor")
-    for words in ("nothing is wrong", "a gateway answers on 0.0.0.0:30000", "its template renders"):
+    unit, events = "smg.service 200 s", "KV events of grpc://127.0.0.1:50051: the running gateway"
+    for words in ("nothing is wrong", "a gateway answers on 0.0.0.0:30000", "its template renders", unit, events):
         assert words in told, told
     return told.strip().splitlines()[-1]
 
@@ -73,26 +60,6 @@ def journal(guest: Guest) -> str:
     assert "engine check failed" in warnings, warnings
     assert "listening on" not in warnings, warnings
     return "priorities, and one time a line"
-
-
-def manual_commands(guest: Guest) -> str:
-    """Every command that the manual page shows is run as it stands there, with this machine in place of the engine's."""
-    page = guest.run("zcat /usr/share/man/man1/smg.1.gz").replace("\\-", "-").replace("\\e", "\\").replace("gpu1", "127.0.0.1")
-    ran = 0
-    try:
-        for block in re.findall(r"^\.nf\n\.RS\n(.*?)^\.RE\n", page, re.DOTALL | re.MULTILINE):
-            for command in block.splitlines():
-                if command.split()[0] in SHOWN:
-                    guest.run(f"cd /opt/tls && {command}")
-                    ran += 1
-            guest.run("if rm /etc/smg/credentials/* 2> /dev/null; then systemctl restart smg; fi")
-            ready(guest, within_s=20)
-    finally:
-        guest.write("/etc/smg/conf.d/engines.toml", CONFIG)
-        guest.run("rm -f /etc/smg/credentials/*; systemctl reset-failed smg; systemctl restart smg")
-        ready(guest, within_s=20)
-    assert ran >= MOST_SHOWN, f"only {ran} commands were found"
-    return f"{ran} commands of smg(1) work as they stand there"
 
 
 def reload(guest: Guest) -> str:
@@ -157,31 +124,9 @@ def stop_drains(guest: Guest) -> str:
     return "its stream came to its end, result success"
 
 
-def keys_and_tls(guest: Guest) -> str:
-    """Keys and certificate from the folder that root alone reads."""
-    folder = "/etc/smg/credentials"
-    guest.write(f"{folder}/api-keys", "first-key\nsecond-key\n", mode=0o600)
-    guest.run(f"for kind in crt key; do install -m 0600 /opt/tls/server.$kind {folder}/tls.$kind; done; systemctl restart smg")
-    try:
-        keys = ("first-key", "second-key", "wrong")
-        ask = '-H \'content-type: application/json\' -d \'{"model":"sim-model","prompt":"a"}\' -H \'authorization: Bearer %s\''
-        seen = [status(guest, "/v1/tokenize", scheme="https", flags=ask % key) for key in keys]
-        assert seen == ["200", "200", "401"], seen
-        assert (
-            guest.run("curl -sS -o /dev/null --cacert /opt/tls/server.crt https://127.0.0.1:30000/liveness && echo fine").strip() == "fine"
-        )
-        guest.run("systemctl reload smg")
-        with guest.load("--tls", "--key", "second-key", settle_s=1) as result:
-            guest.run("systemctl restart smg")
-    finally:
-        guest.run(f"rm {folder}/*; systemctl restart smg")
-    assert status(guest, "/v1/models") == "200"
-    return f"two keys open, a third does not; restart over TLS: {nothing_lost(result)}"
-
-
 def instances(guest: Guest) -> str:
     """A second gateway beside the first, in front of a simulated engine of the package."""
-    guest.write("/etc/smg/instances/two/smg.toml", SECOND)
+    guest.write("/etc/smg/instances/two/smg.toml", INSTANCE)
     guest.run("systemctl start smg-sim@50060 smg@two")
     try:
         ready(guest, within_s=30, port=30100)
