@@ -34,7 +34,7 @@ def places() -> list[pathlib.Path]:
 
 
 class Groups:
-    """The groups of one guest. `close` ends what is still in them, and removes them."""
+    """The groups of one guest, made at once; OSError where none can be. `close` ends what is still in them, and removes them."""
 
     def __init__(self) -> None:
         name = f"smg-vm-{os.getpid()}-{time.monotonic_ns()}"  # one for all, since systemd-nspawn makes its groups in each by the same path

@@ -30,7 +30,7 @@ AFTER = {
     "smg-sim@50051": "systemctl is-active smg-sim@50051 && systemctl stop smg-sim@50051",
     "tls.key": "systemctl restart smg && curl -skf https://127.0.0.1:30000/liveness && rm /etc/smg/credentials/* && systemctl restart smg",
     "conf.d/keys.toml": "systemctl reload smg && rm /etc/smg/keys /etc/smg/conf.d/keys.toml && systemctl restart smg",
-    "api-keys": "systemctl restart smg && rm -f /etc/smg/credentials/* && systemctl restart smg",
+    ">> /etc/smg/credentials/api-keys": "systemctl restart smg && rm -f /etc/smg/credentials/* && systemctl restart smg",
     "enable --now smg@NAME": "systemctl is-active smg@two && systemctl disable --now smg@two",
     "smg.socket; systemctl start": "systemctl is-active smg.socket && systemctl disable --now smg.socket && systemctl restart smg",
 }

@@ -69,7 +69,10 @@ class Guest:
             "-D",
             str(self.root),
         ]
-        self._groups = Groups()
+        try:
+            self._groups = Groups()
+        except OSError as error:
+            raise Unbootable(f"no control group can be made: {error}") from error
         with self._log.open("wb") as log:
             self._nspawn = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **CGROUP_2}, preexec_fn=self._begin
