@@ -136,6 +136,16 @@ def test_time_to_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, span: str
     assert "smg.service" in (tmp_path / "asked").read_text()
 
 
+@pytest.mark.parametrize("before", [None, "/opt/lib"])
+def test_systemctl_gets_its_own_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None) -> None:
+    """The frozen program's are another OpenSSL than that of Debian 13, with which its systemctl does not start."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "frozen"))
+    if before is not None:
+        monkeypatch.setenv("LD_LIBRARY_PATH_ORIG", before)
+    units(monkeypatch, tmp_path, f"$(echo $LD_LIBRARY_PATH > {tmp_path}/libraries)")
+    assert (tmp_path / "libraries").read_text().strip() == (before or "")
+
+
 def test_unit_of_an_instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = Path("/etc/smg/instances/two/smg.toml")
     [stop, changed] = units(monkeypatch, tmp_path, "LoadState=loaded\nTimeoutStopUSec=1s\nNeedDaemonReload=yes", file=file)

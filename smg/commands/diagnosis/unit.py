@@ -1,6 +1,7 @@
 """The unit of systemd that runs the gateway with these settings: whether it gives streams the time to end that the settings give them."""
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ ANSWER_S = 5.0
 # After the grace period streams are cut, and the processes end one after the other.
 AFTERWARDS_S = 10
 INSTANCES = "instances"
+# What PyInstaller's launcher sets, and where it keeps what was set before it.
+LIBRARIES, LIBRARIES_BEFORE = "LD_LIBRARY_PATH", "LD_LIBRARY_PATH_ORIG"
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "month": 2629800.0, "y": 31557600.0}
 
 
@@ -56,10 +59,17 @@ def _shown(unit: str) -> dict[str, str]:
     """Gives some properties of the unit; none when systemd does not run here or does not answer."""
     command = ["systemctl", "show", "--property=LoadState,TimeoutStopUSec,NeedDaemonReload", "--", unit]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, env=_environment(), check=False)
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def _environment() -> dict[str, str]:
+    """The frozen program has its own libraries looked for first, and those of this machine's programs may be newer: theirs again."""
+    kept = {name: value for name, value in os.environ.items() if name not in (LIBRARIES, LIBRARIES_BEFORE)}
+    before = os.environ.get(LIBRARIES_BEFORE)
+    return kept if before is None else {**kept, LIBRARIES: before}
 
 
 def _seconds(span: str) -> float:

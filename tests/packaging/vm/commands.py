@@ -45,6 +45,7 @@ def shown_commands(guest: Guest) -> str:
     ran = 0
     try:
         for command, script in run_in_guest(commands):
+            guest.run("systemctl reset-failed")  # all these starts are more than a unit may have in a minute
             _each(guest, BEFORE, command)
             guest.run(script)
             _each(guest, AFTER, command)
