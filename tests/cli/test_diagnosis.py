@@ -15,11 +15,12 @@ from smg.commands.diagnosis.events import events_told, followed
 from smg.commands.diagnosis.finding import Finding
 from smg.config import Config
 from smg.config.files import DEFAULT_FILE
-from smg.config.tree import Metrics, Server
+from smg.config.tree import Metrics, Routing, Server
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 from tests.e2e.fleet import wait_until
 
 URL = "grpc://gpu1:50051"
+BY_CACHES = Config(routing=Routing(policy="cache_aware"))
 QUIET = ("--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1")
 
 
@@ -44,13 +45,18 @@ def test_an_engine_that_has_events(capsys: pytest.CaptureFixture[str]) -> None:
     assert "takes the subscription" in finding["seen"] or "flow" in finding["seen"]
 
 
-@pytest.mark.parametrize("protocol", ["mlx", "vllm"])
-def test_an_engine_that_has_none(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--no-kv-events",) if protocol == "vllm" else ()
-    with engine(protocol, *flags) as url:
-        plain, by_caches = events_of(capsys, url), events_of(capsys, url, "--policy", "cache_aware")
+def test_an_engine_that_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine("vllm", "--no-kv-events") as url:
+        plain, by_caches = (events_of(capsys, url, "--policy", policy) for policy in ("round_robin", "cache_aware"))
     assert (plain["state"], by_caches["state"]) == ("good", "warning")
     assert "--kv-events-config" in by_caches["advice"]
+
+
+def test_a_protocol_that_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing can be done about it."""
+    with engine("mlx") as url:
+        assert events_of(capsys, url, "--policy", "cache_aware")["state"] == "good"
+    assert events_told(URL, {"smg_kv_events_live": {URL: 0.0}}, BY_CACHES, possible=False).state == "good"
 
 
 def test_a_running_gateway_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,12 +84,12 @@ def told(port: int, host: str = "127.0.0.1") -> dict[str, dict[str, float]] | No
         ({"live": 1.0, "lag_seconds": 42.0}, "warning", "42 s late"),
         ({"live": 0.0, "stale_seconds": 3.0}, "good", "just asked"),
         ({"live": 0.0, "stale_seconds": 90.0}, "warning", "not had them for 90 s"),
-        ({"live": 0.0}, "good", "has none"),
+        ({"live": 0.0}, "warning", "has none"),
         ({}, "warning", "does not follow"),
     ],
 )
 def test_what_the_gateway_says_is_judged(seen: dict[str, float], state: str, words: str) -> None:
-    finding = events_told(URL, {f"smg_kv_events_{name}": {URL: value} for name, value in seen.items()}, Config())
+    finding = events_told(URL, {f"smg_kv_events_{name}": {URL: value} for name, value in seen.items()}, BY_CACHES)
     assert finding.state == state
     assert words in finding.seen
     assert bool(finding.advice) == (state == "warning")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from smg.commands.diagnosis.events import Told, events_asked, events_told
+from smg.commands.diagnosis.events import Told, events_asked, events_possible, events_told
 from smg.commands.diagnosis.finding import Finding, good, warning, wrong
 from smg.config import Config
 from smg.engine import Engine
@@ -71,7 +71,10 @@ async def _look(spec: EngineSpec, config: Config, detector: Detector, told: Told
             engine, record = await detector.open(EngineRecord(slot=0, epoch=0, id="doctor", **structs.asdict(spec)))
             record = await detector.describe(engine, record)
             serves = await engine.health()
-            events = await events_asked(url, engine, config) if told is None else events_told(url, told, config)
+            if told is None:
+                events = await events_asked(url, engine, config)
+            else:
+                events = events_told(url, told, config, possible=events_possible(engine))
     except TimeoutError:
         return [wrong(subject, "it does not say what it is in time", "look at the engine's log: it may still be loading")], None
     except ConfigError as error:

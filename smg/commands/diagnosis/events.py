@@ -11,7 +11,7 @@ from smg.config import Config
 from smg.engine import Engine, GrpcEngine
 from smg.errors import SmgError, Unimplemented
 
-__all__ = ["Told", "events_asked", "events_told", "followed"]
+__all__ = ["Told", "events_asked", "events_possible", "events_told", "followed"]
 
 # By the metric's name, by the engine's address.
 Told: TypeAlias = dict[str, dict[str, float]]
@@ -53,8 +53,8 @@ def _metrics(connection: http.client.HTTPConnection) -> str:
     return connection.getresponse().read(LONGEST).decode("utf-8", "replace")
 
 
-def events_told(url: str, told: Told, config: Config) -> Finding:
-    """Judges what the gateway says of one engine's events."""
+def events_told(url: str, told: Told, config: Config, *, possible: bool = True) -> Finding:
+    """Judges what the gateway says of one engine's events; `possible`: its protocol has them."""
     subject = f"KV events of {url}"
     live, stale = (told.get(f"smg_kv_events_{name}", {}).get(url) for name in ("live", "stale_seconds"))
     lag = told.get("smg_kv_events_lag_seconds", {}).get(url, 0.0)
@@ -68,7 +68,7 @@ def events_told(url: str, told: Told, config: Config) -> Finding:
     if live:
         return good(subject, f"the running gateway follows them, and knows of {blocks:.0f} cached blocks")
     if stale is None:
-        return _none(subject, config)
+        return _none(subject, config, possible=possible)
     if stale < STALE_S:
         return good(subject, "the running gateway has just asked for them")
     advice = f"look at the logs of the engine and of the gateway (journalctl -u smg); {PREDICTED}"
@@ -84,7 +84,7 @@ async def events_asked(url: str, engine: Engine, config: Config) -> Finding:
     except TimeoutError:
         return good(subject, "the engine takes the subscription, and has had nothing to tell yet")
     except Unimplemented:
-        return _none(subject, config)
+        return _none(subject, config, possible=events_possible(engine))
     except SmgError as error:
         seen = f"{error.message}: {error.detail}" if error.detail else error.message
         return warning(subject, f"the engine does not give them: {seen}", f"look at the engine's log; {PREDICTED}")
@@ -102,9 +102,14 @@ async def _first(engine: Engine) -> int | None:
     return None
 
 
-def _none(subject: str, config: Config) -> Finding:
+def events_possible(engine: Engine) -> bool:
+    """True when the engine's protocol has KV events."""
+    return isinstance(engine, GrpcEngine) and engine.features.kv_events
+
+
+def _none(subject: str, config: Config, *, possible: bool) -> Finding:
     seen = "the engine has none, so what it has cached is guessed from what was sent to it"
-    if config.routing.policy != "cache_aware":
+    if not possible or config.routing.policy != "cache_aware":
         return good(subject, seen)
     advice = "turn them on where the engine has them (vLLM and SGLang: --kv-events-config), for cache_aware routes by them"
     return warning(subject, seen, advice)
