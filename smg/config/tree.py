@@ -335,6 +335,9 @@ class Model(Struct, frozen=True, kw_only=True):
     tool_call_parser: Annotated[
         str, Meta(description="tool-call parser; auto-detected when empty, none = off", extra={"choices": "tool_parser"})
     ] = ""
+    structural_tags: Annotated[
+        bool, Meta(description="hold forced tool calls to the family's own format; off where engines' grammar backend refuses such tags")
+    ] = True
     allow_special_tokens_in_text: Annotated[bool, Meta(description="let text from clients become control tokens")] = False
     tokenizer_cache_enable_l0: Annotated[bool, Meta(description="keep prompts of whole requests that come again")] = True
     tokenizer_cache_l0_max_entries: Annotated[int, Meta(ge=1, description="most requests kept in each data worker")] = 10000

@@ -101,6 +101,7 @@ class Pipeline:
         self._deadlines = Deadlines()
         self._under_way = 0
         self._allow_special = config.model.allow_special_tokens_in_text
+        self._tags = config.model.structural_tags
 
     async def prompt(self, model: str, source: ChatInput | TextInput | TokenInput) -> Prompt:
         """Renders and tokenizes without generating, as `/v1/tokenize` needs it."""
@@ -168,7 +169,7 @@ class Pipeline:
         if self._under_way > 1:
             await asyncio.sleep(0)
         forced = isinstance(job.input, ChatInput) and is_forced(job.input)
-        tags = forced and take_tags(record.runtime for record in self._view.engines(model.id))
+        tags = forced and self._tags and take_tags(record.runtime for record in self._view.engines(model.id))
         parsing = parsing_of(job, model, tags=tags)
         account = ACCOUNT.get()
         charge = None if account is None else await account.charge(model=model.id, prompt_tokens=len(prompt.ids), sampling=job.sampling)

@@ -67,7 +67,7 @@ def test_flags_of_the_original_that_do_not_exist_yet_are_said_to_be_so() -> None
 def test_the_tree_uses_the_names_of_the_original() -> None:
     ours = {"--workers", "--backlog", "--keepalive-interval-secs", "--api-key-file", "--data-plane", "--connect-timeout-secs"}
     ours |= {"--max-message-bytes", "--allow-special-tokens-in-text", "--state-dir", "--runtime-dir", "--http-front", "--max-client-buffer"}
-    ours |= {"--tokenizer-cache-l0-max-memory", "--trust-request-chat-template"}
+    ours |= {"--tokenizer-cache-l0-max-memory", "--trust-request-chat-template", "--structural-tags"}
     ours |= {"--request-cost-tokens", "--max-sticky-keys", "--rate-limit-url", "--rate-limit-fail"}
     ours |= {"--workers-file", "--kubernetes-api", "--kubernetes-account-dir", "--service-discovery-scheme", "--model-policy"}
     ours |= {"--forward-headers", "--max-engine-connections"}

@@ -222,6 +222,19 @@ def test_one_engine_that_takes_no_tags_decides_for_all(name: str, kind: "str | N
     assert [request.sampling_params.WhichOneof("constraint") for request in received()] == [kind]
 
 
+@pytest.mark.parametrize(("name", "kind"), [("kimik2", "json_schema"), ("openai", None)])
+def test_tags_can_be_switched_off(name: str, kind: "str | None", received: Received) -> None:
+    """Other grammar backends than xgrammar answer 400 to them."""
+    config = family(name)
+
+    async def run() -> None:
+        async with fleet("sglang", config=replace(config, model=replace(config.model, structural_tags=False))) as engines:
+            await collect(engines, chat(input=asked("required", tool("a"))))
+
+    asyncio.run(run())
+    assert [request.sampling_params.WhichOneof("constraint") for request in received()] == [kind]
+
+
 def test_an_engine_without_constraints_refuses_by_the_clients_word() -> None:
     async def run() -> None:
         async with fleet("mlx") as engines:
