@@ -131,25 +131,28 @@ class Admission:
             self._rejected.add()
             raise QueueFull(f"{lane.queue_size} requests wait already", retry_after_s=RETRY_AFTER_S)
         waiter = self._waiting[number] = Waiter(number, rank=rank, since_s=self._loop.time(), seat=self._loop.create_future())
-        self.look()
+        self._admit_waiting()
+        if self._lanes.preemptors >> rank & 1:
+            self._ask(rank)
         self._watch()
         try:
             seat = await waiter.seat
         except BaseException as error:
             self._left(waiter)
-            (series.late if isinstance(error, QueueTimeout) else series.left).add()
-            self._rejected.add()
+            if isinstance(error, QueueTimeout):
+                series.late.add()
+                self._rejected.add()
+            else:
+                series.left.add()
             raise
         finally:
             series.waits.observe(self._loop.time() - waiter.since_s)
         return self._permit(seat, rank)
 
     def look(self) -> None:
-        """Lets in who may come, and asks for a seat for who may ask. Called when somebody rang, too."""
+        """Gives up the seats that were asked for, and lets in who may come. Called when somebody rang."""
         self.answer()
         self._admit_waiting()
-        for rank in sorted({waiter.rank for waiter in self._waiting.values() if self._lanes.preemptors >> waiter.rank & 1}):
-            self._ask(rank)
 
     def answer(self) -> None:
         """Ends requests whose seats were asked for, unless their clients have a part of the answer: all such seats are made safe."""
@@ -241,6 +244,8 @@ class Admission:
         for waiter in list(self._waiting.values()):
             self._age(waiter, now - waiter.since_s)
         self.look()
+        for rank in sorted({waiter.rank for waiter in self._waiting.values() if self._lanes.preemptors >> waiter.rank & 1}):
+            self._ask(rank)
         if self._waiting:
             self._watch()
 
