@@ -68,11 +68,12 @@ cdef enum:
     BREAKER_EPOCH_SHIFT = 18
     BREAKER_EPOCHS = 63
     SURVEY_FIELDS = 8
-    # words of a process row: pid, phase, last heartbeat
+    # words of a process row: pid, phase, last heartbeat, connections
     R_WORDS = 8
     R_PID = 0
     R_PHASE = 1
     R_BEAT = 2
+    R_CONNECTIONS = 3
     # words of an in-flight cell: epoch of the slot it counts for, requests, tokens
     I_WORDS = 4
     # words of a series: state, first cell, cells, length of the key, key
@@ -153,6 +154,7 @@ cdef void _clear(ShmC *shm, int64_t row) noexcept nogil:
             if moved:
                 smg_add(base + i, moved)
     cell = shm.rows + row * R_WORDS
+    smg_store(cell + R_CONNECTIONS, 0)
     smg_store(cell + R_PHASE, 0)
     smg_store(cell + R_BEAT, 0)
     smg_store(cell + R_PID, 0)
@@ -380,6 +382,14 @@ cdef class Shm:
     def beat(self, int64_t row, int64_t now_ms):
         """Records a heartbeat."""
         smg_store(self._row(row) + R_BEAT, now_ms)
+
+    def set_connections(self, int64_t row, int64_t count):
+        """Says how many clients are connected to a row's process."""
+        smg_store(self._row(row) + R_CONNECTIONS, count)
+
+    def connections(self, int64_t row):
+        """Gives what `set_connections` said."""
+        return smg_load(self._row(row) + R_CONNECTIONS)
 
     def clear_row(self, int64_t row):
         """Frees the row of a process that has ended: its requests are gone, its metrics go to row 0. Called by the supervisor alone."""

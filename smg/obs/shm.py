@@ -75,7 +75,7 @@ ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 BREAKER = LOAD + len(LOAD_FIELDS)
 BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS = 18, 63
-PID, PHASE, BEAT = range(3)
+PID, PHASE, BEAT, CONNECTIONS = range(4)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
 KEY_BYTES = (SERIES_WORDS - SERIES_KEY) * 8
 LINE_WORDS = 8
@@ -317,6 +317,12 @@ class PlainShm:
     def beat(self, row: int, now_ms: int) -> None:
         self._words[self._row(row) + BEAT] = now_ms
 
+    def set_connections(self, row: int, count: int) -> None:
+        self._words[self._row(row) + CONNECTIONS] = count
+
+    def connections(self, row: int) -> int:
+        return self._words[self._row(row) + CONNECTIONS]
+
     def clear_row(self, row: int) -> None:
         at = self._row(row)
         for slot in range(self.engines):
@@ -324,7 +330,7 @@ class PlainShm:
             self._words[cell], self._words[cell + 1], self._words[cell + 2] = 0, 0, 0
         for cell in range(self._words[CELLS_USED] if row else 0):
             self._words[self._cells_at + cell] += self._swap(self._cells_at + row * self._words[CELLS] + cell, 0)
-        self._words[at + PID], self._words[at + PHASE], self._words[at + BEAT] = 0, 0, 0
+        self._words[at + PID], self._words[at + PHASE], self._words[at + BEAT], self._words[at + CONNECTIONS] = 0, 0, 0, 0
 
     def series(self, key: bytes, start: int, cells: int) -> int:
         if start < 0 or cells < 1:

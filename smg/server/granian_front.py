@@ -15,6 +15,7 @@ from granian.http import HTTP1Settings, HTTP2Settings
 from smg.config import Config
 from smg.server.boot import Application
 from smg.server.closing import ClosingProtocol
+from smg.server.crowd import Crowd
 
 __all__ = ["GranianFront"]
 
@@ -29,7 +30,9 @@ HTTP2_STREAMS = 1000
 class GranianFront:
     """Serves an application in the running loop, with Granian's own threads for HTTP. `number` is the worker's in Granian's log."""
 
-    def __init__(self, application: Application, *, config: Config, number: int) -> None:
+    def __init__(
+        self, application: Application, *, config: Config, number: int, crowd: Crowd
+    ) -> None:  # its threads take connections by themselves
         self._application = application
         self._config = config
         self._number = number

@@ -6,6 +6,7 @@ import ssl
 
 from smg.config import Config
 from smg.server.boot import Application
+from smg.server.crowd import Crowd
 from smg.server.front import Front
 
 __all__ = ["NativeFront"]
@@ -14,8 +15,8 @@ __all__ = ["NativeFront"]
 class NativeFront:
     """Serves an application in the running loop. `number` is the worker's; only granian's log wants it."""
 
-    def __init__(self, application: Application, *, config: Config, number: int) -> None:
-        self._front = Front(application, config=config, loop=asyncio.get_running_loop())
+    def __init__(self, application: Application, *, config: Config, number: int, crowd: Crowd) -> None:
+        self._front = Front(application, config=config, loop=asyncio.get_running_loop(), crowd=crowd)
         self._config = config
 
     async def start(self, listener: socket.socket) -> None:

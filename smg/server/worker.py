@@ -17,6 +17,7 @@ import uvloop
 
 from smg.obs.shm import now_ms
 from smg.server.boot import Application, Boot, MakeApplication, Phase, report_ready
+from smg.server.crowd import Crowd
 from smg.server.granian_front import GranianFront
 from smg.server.native_front import NativeFront
 
@@ -72,7 +73,9 @@ class DataWorker:
         self._application = await self._make_application(self._boot)
         settle_memory()
         front = NativeFront if self._boot.config.server.http_front == "native" else GranianFront
-        self._front = front(self._application, config=self._boot.config, number=self._boot.row)
+        self._front = front(
+            self._application, config=self._boot.config, number=self._boot.row, crowd=Crowd(self._boot.shm, row=self._boot.row)
+        )
         await self._front.start(self._boot.http)
         report_ready(self._boot)
         number = await self._told

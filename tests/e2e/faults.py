@@ -55,13 +55,11 @@ class Stage(Struct, frozen=True):
     seconds: float
     redis: subprocess.Popen[bytes] | None
 
-    def pids(self) -> tuple[int, list[int]]:
-        """Gives the control process and the data workers."""
+    def control(self) -> int:
+        """Gives the pid of the control process, the first that the supervisor starts."""
         path = f"/proc/{self.gateway.child.process.pid}/task/{self.gateway.child.process.pid}/children"
         with open(path) as file:
-            children = sorted(map(int, file.read().split()))
-        workers = [pid for pid in children if pid in self.gateway.held()]
-        return next(pid for pid in children if pid not in workers), workers
+            return min(map(int, file.read().split()))
 
     def go_on(self, streams: int = 128) -> None:
         """Returns when so many more streams were answered."""
@@ -105,12 +103,19 @@ def restart_engine(stage: Stage) -> None:
 
 
 def kill_control(stage: Stage) -> None:
-    os.kill(stage.pids()[0], signal.SIGKILL)
+    os.kill(stage.control(), signal.SIGKILL)
     stage.go_on()
 
 
 def kill_worker(stage: Stage) -> None:
-    os.kill(stage.pids()[1][0], signal.SIGKILL)
+    held: dict[int, int] = {}
+
+    def some_are_open() -> bool:
+        held.update(stage.gateway.held())
+        return max(held.values()) >= 8
+
+    wait_until(some_are_open, within_s=30, what="a data worker holds streams")
+    os.kill(max(held, key=lambda pid: held[pid]), signal.SIGKILL)
     stage.go_on()
 
 

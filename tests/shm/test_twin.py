@@ -53,6 +53,8 @@ CALLS = st.one_of(
     st.tuples(st.just("set_row"), rows, amounts, epochs, amounts),
     st.tuples(st.just("row"), rows),
     st.tuples(st.just("beat"), rows, amounts),
+    st.tuples(st.just("set_connections"), rows, amounts),
+    st.tuples(st.just("connections"), rows),
     st.tuples(st.just("clear_row"), rows),
     st.tuples(st.just("series"), keys, amounts, st.integers(0, 5)),
     st.tuples(st.just("add"), rows, st.integers(-1, 13), amounts),

@@ -9,10 +9,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Protocol
 
 from smg.api.errors import internal_error
 from smg.config import Config
+from smg.server.crowd import Crowd
 from smg.server.front.acceptor import Acceptor
 from smg.server.front.connection import Connection
 from smg.server.front.limits import Limits
@@ -39,12 +41,15 @@ class Front:
     nothing are closed as well.
     """
 
-    def __init__(self, app: Application, *, config: Config, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
+    def __init__(
+        self, app: Application, *, config: Config, loop: asyncio.AbstractEventLoop, limits: Limits | None = None, crowd: Crowd | None = None
+    ) -> None:
         self.limits = limits or Limits(client_buffer_bytes=config.server.max_client_buffer_bytes)
         self.loop = loop
         self.draining = self.ending = False
         self.date = date_line()
         self._app = app
+        self._crowd = crowd
         self._backlog = config.server.backlog
         self._acceptors: list[Acceptor] = []
         self._opening: list[Acceptor] = []
@@ -55,7 +60,9 @@ class Front:
 
     async def serve(self, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
         """Starts to accept on a bound TCP or UNIX socket, which it takes over. Returns at once; raises OSError."""
-        self._acceptors.append(Acceptor(sock, make=lambda: Connection(self), loop=self.loop, backlog=self._backlog, tls=tls))
+        is_fuller = self._crowd.is_fuller if self._crowd else None
+        make = partial(Connection, self)
+        self._acceptors.append(Acceptor(sock, make=make, loop=self.loop, backlog=self._backlog, tls=tls, is_fuller=is_fuller))
         if self._timer is None:
             self._tick()
 
@@ -103,10 +110,12 @@ class Front:
     def opened(self, connection: Connection) -> None:
         """Keeps a connection."""
         self._connections.add(connection)
+        self._count()
 
     def lost(self, connection: Connection) -> None:
         """Forgets it."""
         self._connections.discard(connection)
+        self._count()
         self._tell_if_empty()
 
     def answer(self, scope: Scope, responder: Responder) -> None:
@@ -134,6 +143,10 @@ class Front:
             responder.task = None
         if self._empty is not None:
             self._tell_if_empty()
+
+    def _count(self) -> None:
+        if self._crowd is not None:
+            self._crowd.count(len(self._connections))
 
     def _tell_if_empty(self) -> None:
         if self._empty is not None and not self._empty.done() and not self._connections and not self._tasks:
