@@ -112,7 +112,7 @@ def test_launch_says_all_mistakes_and_starts_nothing(started: list[Config], caps
         "  --prot: unknown flag (did you mean --port?)",
         "  --enable-mesh is not supported by this version",
         "  server.port (--port): expected whole number, got 'x'",
-        "  engines.worker_urls (--worker-urls): 'host:1' has no scheme; one of grpc://, grpcs://, unix://",
+        "  engines.worker_urls (--worker-urls): 'host:1' has no scheme; one of grpc://, grpcs://, unix://, http://, https://",
     ]
     assert started == []
 

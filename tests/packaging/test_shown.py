@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,20 +72,26 @@ def test_commands_of_the_manual(shown: ModuleType) -> None:
     assert shown.manual_commands(page) == ["python3 -m vllm", "printf '\\n'", "smg check", "systemctl stop smg"]
 
 
-def test_running_it_by_hand(commands: list[str]) -> None:
+@pytest.mark.parametrize(("scheme", "protocol"), [("grpc", "sglang"), ("http", "openai")])
+def test_running_it_by_hand(commands: list[str], scheme: str, protocol: str) -> None:
     """`smg launch` and the request beside it, with engines and a port of this machine in place of those that are shown."""
-    [launch] = [command for command in commands if command.startswith("smg launch ")]
+    [launch] = [command for command in commands if command.startswith("smg launch ") and f"{scheme}://" in command]
     [ask] = [command for command in commands if command.startswith("curl -N localhost:30000/")]
     port = str(free_port())
     with contextlib.ExitStack() as stack:
-        for name in ("10.0.0.1", "10.0.0.2"):
-            engine = stack.enter_context(Child("engine", command=sim_command(protocol="sglang", flags=("--speed", "0"))))
-            launch = launch.replace(f"grpc://{name}:50051", engine.wait_ready(within_s=30))
-        words = launch.replace("30000", port).split()[1:]
-        quiet = ["--host", "127.0.0.1", "--workers", "1", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0"]
+        for address in re.findall(r"\w+://10\.\S+", launch):
+            engine = stack.enter_context(Child("engine", command=sim_command(protocol=protocol, flags=("--speed", "0"))))
+            launch = launch.replace(address, engine.wait_ready(within_s=30))
+        words = launch.replace(" --port 30000", "").split()[1:]
+        quiet = ["--host", "127.0.0.1", "--port", port, "--workers", "1", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0"]
         gateway = stack.enter_context(Child("gateway", command=[sys.executable, "-m", "smg", *words, *quiet]))
         wait_http(gateway, url=f"http://127.0.0.1:{port}/readiness", within_s=30)
         script = ask.replace("30000", port).replace("MODEL", "sim-model")
         done = subprocess.run(["sh", "-c", f"{script} -sS"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_each_launch_that_is_shown_is_run(commands: list[str]) -> None:
+    launches = [command for command in commands if command.startswith("smg launch ")]
+    assert len(launches) == 2, "give the new one to test_running_it_by_hand"

@@ -92,7 +92,8 @@ def edited_conffile(guest: Guest) -> str:
     guest.run(f"echo '{EDIT}' >> /etc/smg/smg.toml && chmod 0600 /etc/smg/smg.toml && chown smg: /etc/smg/smg.toml")
     guest.write("/etc/smg/conf.d/engines.toml", CONFIG)
     guest.run("systemctl restart smg")
-    ready(guest, within_s=10)
+    engines_up(guest)
+    ready(guest, within_s=30)
     with guest.load() as result:
         install(guest, Packages.now)
     kept = guest.run("tail -n 1 /etc/smg/smg.toml; stat -c '%a %U' /etc/smg/smg.toml; ls /etc/smg; cat /etc/smg/conf.d/engines.toml")
