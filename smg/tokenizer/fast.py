@@ -7,13 +7,16 @@ from tokenizers import Tokenizer as Library
 
 from smg.tokenizer.base import Span
 from smg.tokenizer.facts import Facts
+from smg.tokenizer.foreign import ForeignEncoder
 from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
 from smg.tokenizer.native import NativeEncoder
 
 __all__ = ["awkward_texts", "judged"]
 
+Quick = NativeEncoder | ForeignEncoder
 
-def judged(facts: Facts, fast: NativeEncoder, library: Library) -> tuple[bool, bool]:
+
+def judged(facts: Facts, fast: Quick, library: Library) -> tuple[bool, bool]:
     """Gives whether the quick encoder agrees with the library on every awkward text, and also where clients' words are literal."""
     if not _same_names(facts, fast, library):
         return False, False
@@ -29,7 +32,7 @@ def judged(facts: Facts, fast: NativeEncoder, library: Library) -> tuple[bool, b
     return True, LiteralSegments.possible(facts.added) and _same_literals(facts, fast, library)
 
 
-def _same_names(facts: Facts, fast: NativeEncoder, library: Library) -> bool:
+def _same_names(facts: Facts, fast: Quick, library: Library) -> bool:
     ids = range(facts.vocab_size + 1)
     try:
         return all(fast.name(i) == library.id_to_token(i) for i in ids) and all(fast.token_id(t.content) == t.id for t in facts.added)
@@ -37,7 +40,7 @@ def _same_names(facts: Facts, fast: NativeEncoder, library: Library) -> bool:
         return False
 
 
-def _same_literals(facts: Facts, fast: NativeEncoder, library: Library) -> bool:
+def _same_literals(facts: Facts, fast: Quick, library: Library) -> bool:
     slow, quick = LiteralEncoder(library), LiteralSegments(fast, facts.added)
     for text, literals in _awkward_literals([token.content for token in facts.added]):
         try:

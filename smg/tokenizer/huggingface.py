@@ -9,6 +9,7 @@ from smg.tokenizer.base import Decoder, Span, Tokenizer
 from smg.tokenizer.cache import PIECE_CHARACTERS, CacheCounts, PieceCache, cut_rule
 from smg.tokenizer.decoder import BytesDecoder, TextDecoder, WindowDecoder
 from smg.tokenizer.facts import Facts, facts_of
+from smg.tokenizer.foreign import ForeignEncoder
 from smg.tokenizer.literal import LiteralEncoder, LiteralSegments
 from smg.tokenizer.native import NativeEncoder
 from smg.tokenizer.pieces import plan_of
@@ -31,7 +32,7 @@ class HuggingFaceTokenizer(Tokenizer):
         eos_token: str | None = None,
         eos_token_ids: tuple[int, ...] = (),
         facts: Facts | None = None,
-        fast: NativeEncoder | None = None,
+        fast: NativeEncoder | ForeignEncoder | None = None,
         cache_bytes: int = 0,
     ) -> None:
         self._open = library
@@ -56,7 +57,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._literal: LiteralEncoder | LiteralSegments | None = None
         if fast and facts.literal:
             self._literal = LiteralSegments(fast, facts.added)
-        self._cache: PieceCache | NativeEncoder | None = None
+        self._cache: PieceCache | NativeEncoder | ForeignEncoder | None = None
         self._encode: Callable[[str], list[int]] = fast.encode if fast else self._encode_slowly
         if fast and cache_bytes:
             fast.remember(cache_bytes)

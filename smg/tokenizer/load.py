@@ -13,6 +13,7 @@ from smg.tokenizer.facts import Facts, FactsFile, facts_of
 from smg.tokenizer.fast import judged
 from smg.tokenizer.files import VOCABULARY_BYTES, find_file, read_bytes
 from smg.tokenizer.folder import ModelFolder, read_folder
+from smg.tokenizer.foreign import ForeignEncoder, open_foreign
 from smg.tokenizer.huggingface import HuggingFaceTokenizer
 from smg.tokenizer.mistral import vocabulary_file
 from smg.tokenizer.native import NativeEncoder, open_native
@@ -78,7 +79,7 @@ class _Quick(Struct, frozen=True, kw_only=True):
     """The quick encoder where it may be used; the library where it was loaded and is needed further."""
 
     facts: Facts | None = None
-    encoder: NativeEncoder | None = None
+    encoder: NativeEncoder | ForeignEncoder | None = None
     library: Library | None = None
 
 
@@ -90,15 +91,20 @@ def _quick(file: Path, folder: ModelFolder, state: Path | None) -> _Quick:
     facts = kept.read() if kept else None
     if facts is None:
         library = library or _library(file, folder)
-        encoder = open_native(data)
+        encoder = open_quick(data)
         facts = facts_of(library)
         agrees, literal = judged(facts, encoder, library) if encoder else (False, False)
         facts = structs.replace(facts, fast=agrees, literal=literal)
         if kept:
             kept.write(facts)
     else:
-        encoder = open_native(data) if facts.fast else None
+        encoder = open_quick(data) if facts.fast else None
     return _Quick(facts=facts, encoder=encoder) if facts.fast and encoder else _Quick(facts=facts, library=library)
+
+
+def open_quick(data: bytes) -> NativeEncoder | ForeignEncoder | None:
+    """Opens a vocabulary for the quick encoder that takes it; None when neither does."""
+    return open_native(data) or open_foreign(data)
 
 
 def _is_json(file: Path) -> bool:

@@ -80,7 +80,12 @@ def test_kitoken(vector: str, name: str, shared: Path, real: Callable[[str], Tok
 
 
 @pytest.mark.parametrize(
-    ("vector", "name"), [("tokenizers__mixed_tokens_llama32", "llama-3.2"), ("tokenizers__mixed_tokens_r1", "deepseek-v3")]
+    ("vector", "name"),
+    [
+        ("tokenizers__mixed_tokens_llama32", "llama-3.2"),
+        ("tokenizers__mixed_tokens_r1", "deepseek-v3"),
+        ("tokenizers__mixed_tokens_llama2", "llama-2"),
+    ],
 )
 def test_kitoken_with_the_quick_encoder(vector: str, name: str, shared: Path) -> None:
     tokenizer = load_tokenizer(shared / "fixtures" / "tokenizers" / name)
