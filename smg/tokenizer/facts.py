@@ -84,6 +84,7 @@ class FactsFile:
             RULES,
             __version__,
             _version("tokenizers"),
+            _version("fastokens"),
             unicodedata.unidata_version,
             model.added_tokens,
             model.bos_token,
