@@ -199,7 +199,7 @@ def _pairs(config: Config) -> Iterator[Mistake]:
     known = [*engines.worker_urls]
     for path, urls in (("engines.prefill", [url for url, _ in prefill]), ("engines.decode", list(engines.decode))):
         for url in urls:
-            trouble = "is given twice" if url in known else _bad_url(url)
+            trouble = "is given twice" if url in known else _bad_url(url) or _not_for_a_pair(url)
             known.append(url)
             if trouble:
                 yield _mistake(f"{_without_password(url)!r} {trouble}", path)
@@ -229,6 +229,10 @@ def _bad_url(url: str) -> str:
     if parts.scheme == "unix":
         return "" if not parts.netloc and parts.path.startswith("/") else "needs an absolute path: unix:///PATH"
     return _bad_network_url(parts, port)
+
+
+def _not_for_a_pair(url: str) -> str:
+    return "is an engine over HTTP, and two can compute one request only over gRPC" if urlsplit(url).scheme in HTTP_SCHEMES else ""
 
 
 def _bad_network_url(parts: SplitResult, port: int | None) -> str:

@@ -81,6 +81,11 @@ def test_what_is_no_address_of_an_http_engine(url: str, trouble: str) -> None:
     assert trouble in message
 
 
+def test_engines_over_http_compute_whole_requests() -> None:
+    mistakes = found(engines={"pd_disaggregation": True, "prefill": ("http://a:1",), "decode": ("grpc://b:1",)})
+    assert [(path, "only over gRPC" in message) for path, message in mistakes] == [("engines.prefill", True)]
+
+
 def test_headers_and_path_for_http_engines() -> None:
     assert found(engines={"forward_headers": ("x-a", "authorization")}, health={"check_endpoint": "/up?a=b"}) == []
     assert [path for path, _ in found(engines={"forward_headers": ("a b",)}, health={"check_endpoint": "up"})] == [

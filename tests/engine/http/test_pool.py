@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from smg.engine import EngineOptions, HttpCall, HttpEngine, HttpRequest
+from smg.engine import EngineOptions, HttpEngine, HttpRequest
 from smg.engine.http import pool as pool_module
 from smg.errors import EngineBusy, EngineProtocol, EngineUnavailable
 from tests.engine.certificates import make_certificates
@@ -366,14 +366,24 @@ def test_what_the_taker_raises_comes_out_and_what_nobody_takes_is_bounded() -> N
 
 def test_a_connection_is_free_again_after_an_answer_that_had_to_wait() -> None:
     """A reader that holds up the engine in the very piece with which the answer ends must not leave the connection deaf."""
+    go_on: asyncio.Semaphore
+
+    async def script(request: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n")
+        await go_on.acquire()
+        writer.write(b"abc")
 
     async def scene() -> None:
-        async with upstream(saying(answer(b"abc"))) as server:
+        nonlocal go_on
+        go_on = asyncio.Semaphore(0)
+        async with upstream(script) as server:
             engine = await opened(server.url)
-            call: HttpCall
             for _ in range(3):
                 call = await engine.open(HttpRequest(target="/v1/x"))
-                await call.pour(lambda data, call=call: call.hold())
+                pouring = asyncio.ensure_future(call.pour(lambda data, call=call: call.hold()))
+                await asyncio.sleep(0)
+                go_on.release()
+                await pouring
                 call.close()
             assert server.connections == 1
             await engine.close()
