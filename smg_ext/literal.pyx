@@ -288,7 +288,7 @@ cdef int _put_code(const CharsC *taken, CharsC *out) except -1:
     """The JSON of a code escape; halves of a pair stay apart, a JSON reader joins them."""
     cdef Py_UCS4 one
     cdef long long number = int(string_of(taken.data + 1, taken.size - 1), 16)
-    if taken.data[0] == 'u':
+    if taken.data[0] == 'u' or 0xD800 <= number <= 0xDFFF:  # no UTF-8 has a half by itself
         return put_ascii(out, f"\\u{number:04x}".encode())
     if number <= 0x10FFFF:
         one = <Py_UCS4>number

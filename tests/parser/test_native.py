@@ -89,6 +89,12 @@ def test_any_string_may_come(text: str) -> None:
         Setting(tool=family, reasoning="qwen3", tools=GIVEN).outcome([text, text])
 
 
+def test_half_a_pair_in_python_stays_an_escape() -> None:
+    """A lone half cannot leave: no UTF-8 has it."""
+    found = Setting(tool="pythonic", tools=GIVEN).outcome([r"[f(s='\U0000d83d', t='\ud83d\ude00', n='\U0001f600')]"])
+    assert found.calls[0].arguments.encode() == r'{"s": "\ud83d", "t": "\ud83d\ude00", "n": "😀"}'.encode()
+
+
 @pytest.mark.parametrize(("value", "kind"), [("1", ""), ("", "Splitter")])
 def test_the_specification_can_be_asked_for(value: str, kind: str) -> None:
     code = "import json\nfrom smg.parser import build\nprint(json.dumps(type(build(reasoning='qwen3', tool=None)).__module__))"

@@ -243,7 +243,7 @@ class Literal:
 def _code(escape: str) -> str:
     """The JSON of a code escape; halves of a pair stay apart, a JSON reader joins them."""
     number = int(escape[1:], 16)
-    if escape[0] == "u":
+    if escape[0] == "u" or 0xD800 <= number <= 0xDFFF:  # no UTF-8 has a half by itself
         return f"\\u{number:04x}"
     return quoted(chr(number)) if number <= 0x10FFFF else quoted("\\" + escape)
 
