@@ -48,7 +48,7 @@ class Pairs:
         chosen, lease = self._router.route(
             record.model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role="prefill", runtime=record.runtime
         )
-        rank = self._router.rank
+        rank = self._router.rank if chosen.rank is None else chosen.rank
         try:
             engine = await self._pool.get(chosen)
         except BaseException:

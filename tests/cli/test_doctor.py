@@ -75,6 +75,19 @@ def test_no_engine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert findings["engines"]["state"] == "warning"
 
 
+def test_engines_of_a_file_and_of_kubernetes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "workers.toml"
+    path.write_text('[[workers]]\nurl = "grpc://127.0.0.1:1"\n')
+    flags = ("--workers-file", str(path), "--service-discovery", "--selector", "app=engine")
+    code, findings = found(capsys, *flags)
+    assert (code, findings["engine grpc://127.0.0.1:1"]["state"]) == (1, "wrong")
+    assert findings["Kubernetes"]["state"] == "warning"
+    path.write_text("[[workers")
+    code, findings = found(capsys, *flags)
+    assert (code, findings[f"file {path}"]["state"]) == (1, "wrong")
+    assert "engines" not in findings
+
+
 def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = found(capsys, "--worker-urls", "grpc://no-such-name.invalid:5")
     assert code == 1
