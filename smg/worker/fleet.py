@@ -5,6 +5,7 @@ draining until the requests that it has have ended, or `engines.drain_settle_s` 
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -29,6 +30,8 @@ LOOK_S = 0.1
 # A watch begins anew when one of these changes; the others are only told on.
 WATCHED = ("backend", "role", "api_key", "health", "served_as", "served_aliases")
 IDLE_LOOKS = 2
+# After this time all that had to do with an engine that was let go is closed.
+TIDY_S = 2.0
 
 
 class Fleet:
@@ -47,6 +50,7 @@ class Fleet:
         self._ending: set[asyncio.Task[None]] = set()
         self._draining: dict[str, Drain] = {}
         self._reasons: dict[str, str] = {}
+        self._tidying: asyncio.TimerHandle | None = None
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._work = asyncio.Event()
         for record in registry.records():
@@ -181,6 +185,13 @@ class Fleet:
             log.info("engine is gone", extra={"engine": url, "requests": left})
             del self._draining[url]
         self._registry.drop(urls)
+        if urls and self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        """Has closed channels of gRPC collected: they lie in cycles of references, and their sockets stay open for as long."""
+        self._tidying = None
+        gc.collect()
 
     def _requests(self, url: str) -> int:
         return sum(self._registry.inflight(record)[0] for record in self._registry.ranks(url))
@@ -223,6 +234,8 @@ class Fleet:
 
     async def close(self) -> None:
         """Ends the watch."""
+        if self._tidying is not None:
+            self._tidying.cancel()
         tasks = [self._sweeper, *(task for _, task in self._watchers.values()), *self._ending]
         for task in tasks:
             task.cancel()

@@ -67,7 +67,7 @@ def test_engines_that_come_and_go_under_load(own_fleet: Fleet) -> None:
             done.result()
         assert set(codes) == {200}
         wait_until(
-            lambda: all(now <= before[name] + 3 for name, now in descriptors(gateway).items()), within_s=10, what="connections are closed"
+            lambda: all(now <= before[name] + 4 for name, now in descriptors(gateway).items()), within_s=10, what="connections are closed"
         )
         assert spare.counters()["started"] > 0
         wait_until(gateway.idle, what="nothing is left to do")
