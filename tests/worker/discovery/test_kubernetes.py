@@ -155,6 +155,7 @@ def test_a_server_that_fails_changes_nothing(tmp_path: pathlib.Path, monkeypatch
         server.fail = lambda query: None
         await until(lambda: heard.hosts() == ["10.0.0.1"])
         failures = heard.failures
+        await until(lambda: server.watching == 1)
         server.fail = lambda query: 403
         await server.error(500)
         await until(lambda: heard.failures >= failures + 3)
@@ -173,6 +174,7 @@ def test_long_lists_come_in_pages(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
         await until(lambda: heard.specs == [])
         for number in range(25):
             server.pods[f"p{number}"] = pod(f"p{number}", f"10.0.1.{number}")
+        await until(lambda: server.watching == 1)
         await server.error(410)
         await until(lambda: len(heard.hosts()) == 25)
         assert [query["continue"] for query in server.asked if "continue" in query] == ["10", "20"]
