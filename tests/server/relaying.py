@@ -49,8 +49,9 @@ class Relaying:
 
 
 def config(**sections: dict[str, object]) -> Config:
-    """The defaults but for these fields."""
+    """The defaults but for these fields, and short pauses between attempts."""
     made = Config()
+    sections["resilience"] = {"retry_initial_backoff_ms": 1, **sections.get("resilience", {})}
     for name, fields in sections.items():
         made = msgspec.structs.replace(made, **{name: msgspec.structs.replace(getattr(made, name), **fields)})
     return made
@@ -61,7 +62,7 @@ async def relaying(
     *scripts: Script, front: str = "native", made: Config | None = None, names: tuple[str, ...] = (), served: str = "org/m"
 ) -> AsyncIterator[Relaying]:
     """One engine a script. They call their model `served` and list `names` besides; the gateway calls it org/m."""
-    made = made or Config()
+    made = made or config()
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = [await stack.enter_async_context(upstream(script)) for script in scripts]
