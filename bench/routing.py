@@ -2,7 +2,8 @@
 
 The route stage as it is (registry, shared memory, leases, policy) before a fleet of simulated engines (`smg.sim`'s scheduler and cache,
 with the costs of an 8B model on an H100), on a clock that jumps: no second is waited for, and a run gives the same figures each time.
-`cache_aware+events` is cache_aware with each engine's KV events fed into the index, as the control process does it.
+`cache_aware+events` is cache_aware with each engine's KV events fed into the index, as the control process does it. With `--apart 3`, three
+of the engines compute prompts and the others answers; the KV cache goes over at 50 GB/s.
 """
 
 import argparse
@@ -27,14 +28,15 @@ from smg.pipeline.route import Router
 from smg.sim.kvlog import Batch, Removed, Stored
 from smg.sim.model import SimModel, load_model
 from smg.sim.options import SimOptions
-from smg.sim.request import Submission
+from smg.sim.request import Call, Submission, Transfer
 from smg.sim.scheduler import Scheduler
 from smg.sim.script import script_from_options
 from smg.types.job import Routing
-from smg.worker import EngineSpec, EngineState, Registry, WorkerView
+from smg.worker import EngineSpec, EngineState, Lease, Registry, Role, WorkerView
 
 MODEL = "sim"
 TOKEN_US = 33.0 + 77.0  # what a prompt token costs, and an output token in a full batch, of SimOptions' defaults
+TRANSFER_S = 131072 / 50e9  # a prompt token's KV cache, of that model, on its way to another engine
 EVENTS = "+events"
 
 
@@ -136,13 +138,17 @@ TRACES = {"shared": shared, "chats": chats, "mixed": mixed}
 class Fleet:
     """Engines, and a gateway's route stage before them."""
 
-    def __init__(self, count: int, *, config: RoutingConfig, model: SimModel, options: SimOptions, events: bool, folder: Path) -> None:
+    def __init__(
+        self, count: int, *, config: RoutingConfig, model: SimModel, options: SimOptions, events: bool, folder: Path, apart: int
+    ) -> None:
         self.block = make_block(rows=FIRST_WORKER_ROW + 1, prefix_blocks=config.max_tree_size // 16, secret=bytes(range(16)))
         shm = Shm(self.block.memory)
         registry = Registry(shm, folder=folder)
         self.engines: dict[str, Scheduler] = {}
         self._feeds: list[tuple[Scheduler, Feed]] = []
-        for record in registry.add(EngineSpec(url=f"grpc://engine-{number}:1") for number in range(count)):
+        self.apart = apart > 0
+        roles: list[Role] = ["prefill" if number < apart else "decode" if apart else "regular" for number in range(count)]
+        for record in registry.add(EngineSpec(url=f"grpc://engine-{number}:1", role=role) for number, role in enumerate(roles)):
             registry.describe(msgspec.structs.replace(record, model=MODEL))
             registry.set_state(record.url, EngineState.READY)
             script = msgspec.structs.replace(script_from_options(options, text="", ids=()), eos=False)
@@ -161,6 +167,25 @@ class Fleet:
         for engine in self.engines.values():
             await engine.close()
         os.close(self.block.fd)
+
+    async def submit(self, submission: Submission, *, name: str) -> tuple[Call, Lease]:
+        """Has the prompt computed elsewhere first, where prefill and decode are apart."""
+        ids, routing = submission.prompt_ids, Routing(key=name)
+        if not self.apart:
+            record, lease = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset())
+            return self.engines[record.url].submit(submission), lease
+        prefill, part = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset(), role="prefill")
+        computed = self.engines[prefill.url].submit(msgspec.structs.replace(submission, max_tokens=1))
+        while (await computed.read()).finish is None:
+            pass
+        part.release()
+        await asyncio.sleep(len(ids) * TRANSFER_S)
+        record, lease = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset(), role="decode")
+        engine = self.engines[record.url]
+        call = engine.submit(msgspec.structs.replace(submission, transfer=Transfer(host="", port=0, name="", required=False)))
+        engine.enqueue(call, remote_prompt=True)
+        call.cached_tokens = computed.cached_tokens
+        return call, lease
 
     @staticmethod
     async def _follow(engine: Scheduler, feed: Feed) -> None:
@@ -185,9 +210,8 @@ async def ask(fleet: Fleet, request: Request, *, name: str, result: Result) -> N
     for number, turn in enumerate((request, *request.then)):
         await asyncio.sleep(turn.think_s if number else 0)
         begun = loop.time()
-        record, lease = fleet.router.route(MODEL, prompt_ids=turn.ids, routing=Routing(key=name), avoid=frozenset())
         submission = Submission(request_id=f"{name}-{number}", prompt_ids=turn.ids, max_tokens=turn.output, ignore_eos=True)
-        call = fleet.engines[record.url].submit(submission)
+        call, lease = await fleet.submit(submission, name=name)
         output = await call.read()
         lease.answered()
         first = loop.time()
@@ -200,14 +224,16 @@ async def ask(fleet: Fleet, request: Request, *, name: str, result: Result) -> N
         result.cached += call.cached_tokens
 
 
-async def run(policy: str, trace: list[Request], *, engines: int, settings: dict[str, Any], model: SimModel, options: SimOptions) -> Result:
+async def run(
+    policy: str, trace: list[Request], *, engines: int, apart: int, settings: dict[str, Any], model: SimModel, options: SimOptions
+) -> Result:
     """Runs a trace; the first quarter of it warms the caches and is not counted."""
     random.seed(1)
     name, events = policy.removesuffix(EVENTS), policy.endswith(EVENTS)
     config = msgspec.structs.replace(RoutingConfig(), policy=name, **settings)
     loop, warm, result, tasks = asyncio.get_running_loop(), Result(), Result(), []
     with tempfile.TemporaryDirectory() as folder:
-        fleet = Fleet(engines, config=config, model=model, options=options, events=events, folder=Path(folder))
+        fleet = Fleet(engines, config=config, model=model, options=options, events=events, folder=Path(folder), apart=apart)
         warm_until = trace[len(trace) // 4].at_s
         for number, request in enumerate(trace):
             await asyncio.sleep(max(0.0, request.at_s - loop.time()))
@@ -231,6 +257,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.8, help="of what the engines could do if nothing were cached")
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--engines", type=int, default=8)
+    parser.add_argument("--apart", type=int, default=0, metavar="N", help="of the engines, those that compute prompts only; 0 = all do all")
     parser.add_argument("--blocks", type=int, default=8192, help="of 16 tokens, in each engine's cache")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="a routing setting")
@@ -242,7 +269,9 @@ def main() -> None:
         trace = TRACES[trace_name](random.Random(options.seed), engines=options.engines, load=options.load, seconds=options.seconds)
         for policy in options.policies.split(","):
             with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-                result = runner.run(run(policy, trace, engines=options.engines, settings=settings, model=model, options=engine))
+                result = runner.run(
+                    run(policy, trace, engines=options.engines, apart=options.apart, settings=settings, model=model, options=engine)
+                )
             mean = sum(result.ttft) / len(result.ttft)
             times = [mean, percentile(result.ttft, 0.5), percentile(result.ttft, 0.99), sum(result.itl) / len(result.itl)]
             shown = "{:7.1f} ms {:6.1f} {:7.1f} {:8.2f}".format(*(1000 * value for value in times))
