@@ -1,4 +1,4 @@
-"""Bearer keys. Only digests are kept and compared, so that neither memory nor timing tells a key. Built once a process from the config."""
+"""API keys, as a Bearer token or as Anthropic's clients send them. Only digests are kept and compared, so that neither memory nor timing tells a key. Built once a process from the config."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -40,9 +40,9 @@ class Keys:
         if not self._names:
             return ""
         value = headers.get("authorization") or ""
-        if value[: len(SCHEME)].lower() != SCHEME:
-            raise Unauthorized("an API key is required: send it as Authorization: Bearer KEY")
-        key = value[len(SCHEME) :].strip()
+        key = value[len(SCHEME) :].strip() if value[: len(SCHEME)].lower() == SCHEME else headers.get("x-api-key")
+        if key is None:
+            raise Unauthorized("an API key is required: send it as Authorization: Bearer KEY, or as x-api-key")
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         name = self._names.get(digest)
         if name is None or (managing and digest in self._tenants):

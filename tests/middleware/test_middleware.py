@@ -48,6 +48,15 @@ def test_unknown_keys(value):
         Keys(["k1"]).check({} if value is None else {"authorization": value})
 
 
+def test_keys_as_anthropic_s_clients_send_them():
+    keys = Keys(["k1"])
+    keys.check({"x-api-key": "k1"})
+    keys.check({"x-api-key": "k1", "authorization": "Basic xyz"})
+    for headers in ({"x-api-key": "k2"}, {"x-api-key": ""}, {"x-api-key": "k1", "authorization": "Bearer k2"}):
+        with pytest.raises(Unauthorized):
+            keys.check(headers)
+
+
 def test_a_tenant_s_key_does_not_open_what_manages_the_gateway():
     both = load_keys(Config(server=Server(api_key=("shared",)), tenants=Tenants(api_key=("acme:theirs",))))
     alone = load_keys(Config(tenants=Tenants(api_key=("acme:theirs",))))
