@@ -28,6 +28,13 @@ COMMANDS = {
     "version": ("smg.commands.version", "run", "print the version (also: --version, -V)"),
 }
 ALIASES = {"start": "launch"}
+# The command with which each part of the overview begins.
+PARTS = {
+    "launch": "The gateway:",
+    "sim": "Without a GPU:",
+    "tokenize": "What becomes of prompts and answers:",
+    "version": "Else:",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +83,13 @@ def _dispatch(words: list[str]) -> int:
 
 
 def overview() -> str:
-    """Gives the list of subcommands."""
-    lines = [f"  {name:<10} {what}" for name, (_, _, what) in COMMANDS.items()]
-    return "usage: smg COMMAND [ARGUMENT ...]\n\n" + "\n".join(lines) + "\n\n`smg COMMAND --help` says more.\n"
+    """Gives the list of subcommands, in parts."""
+    lines = [f"{_part(name)}  {name:<10} {what}\n" for name, (_, _, what) in COMMANDS.items()]
+    return "usage: smg COMMAND [ARGUMENT ...]\n" + "".join(lines) + "\n`smg COMMAND --help` says more.\n"
+
+
+def _part(name: str) -> str:
+    return f"\n{PARTS[name]}\n" if name in PARTS else ""
 
 
 def _unknown(name: str) -> int:

@@ -72,7 +72,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("file", metavar="FILE|-", nargs="?", help='{"messages": […], "tools": […]}; - reads standard input')
     options = parser.read(arguments)
     if (options.jsonl is None) == (options.file is None):
-        parser.error("give either FILE or --jsonl FILE")
+        parser.error("give FILE (- is standard input), or --jsonl FILE")
     if options.jsonl is None and options.tokenizer is None:
         parser.error("--tokenizer is required")
     if options.jsonl is not None and any((options.tokenizer, options.chat_template, options.tools, options.now, options.kwargs)):

@@ -129,7 +129,7 @@ class Admission:
         if number < 0:
             series.full.add()
             self._rejected.add()
-            raise QueueFull(f"{lane.queue_size} requests wait already", retry_after_s=RETRY_AFTER_S)
+            raise QueueFull(f"the queue is full: requests that wait: {lane.queue_size}", retry_after_s=RETRY_AFTER_S)
         waiter = self._waiting[number] = Waiter(number, rank=rank, since_s=self._loop.time(), seat=self._loop.create_future())
         self._admit_waiting()
         if self._lanes.preemptors >> rank & 1:

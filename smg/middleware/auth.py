@@ -1,4 +1,7 @@
-"""API keys, as a Bearer token or as Anthropic's clients send them. Only digests are kept and compared, so that neither memory nor timing tells a key. Built once a process from the config."""
+"""API keys, as a Bearer token or as Anthropic's clients send them. Built once a process from the config.
+
+Only digests are kept and compared, so that neither memory nor timing tells a key.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping

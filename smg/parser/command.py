@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the command. Gives 0; 1 when a line of --jsonl was no case; 2 when the command itself makes no sense."""
     if (args.file is None) == (args.jsonl is None):
-        return _complain("give either FILE or --jsonl FILE")
+        return _complain("give FILE (- is standard input), or --jsonl FILE")
     if args.jsonl is not None:
         return _parse_lines(args.jsonl)
     try:

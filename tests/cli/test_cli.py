@@ -79,6 +79,7 @@ def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(words) == 0
         out = capsys.readouterr().out
         assert all(f"  {name} " in out for name in cli.COMMANDS)
+        assert all(f"\n\n{title}\n  {name} " in out for name, title in cli.PARTS.items())
     assert cli.main([]) == 2
     assert capsys.readouterr().err == out
 

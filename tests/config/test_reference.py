@@ -106,5 +106,14 @@ def test_help_has_every_flag_with_its_meaning_and_default(width: int) -> None:
     assert all(f"[{name}]" in text for name in sections())
 
 
+def test_help_tells_a_long_choice_once_and_fits_the_terminal() -> None:
+    text = render_help(width=100)
+    assert text.count("consistent_hashing") == 1
+    assert "--backend, --runtime auto|vllm|" in text
+    assert "--decode-policy POLICY" in text
+    assert [line for line in text.splitlines() if len(line) > 100 and line[0] not in "[ "] == []
+    assert all(len(line) <= 100 for line in text.partition("\n[server]")[0].splitlines())
+
+
 def test_value_of_reads_the_tree() -> None:
     assert {field.path: value_of(Config(), field) for field in fields()} == {field.path: field.default for field in fields()}

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from smg.cli import main
 from smg.sim.processes import Child, free_port, sim_command, wait_http
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -95,3 +96,10 @@ def test_running_it_by_hand(commands: list[str], scheme: str, protocol: str) -> 
 def test_each_launch_that_is_shown_is_run(commands: list[str]) -> None:
     launches = [command for command in commands if command.startswith("smg launch ")]
     assert len(launches) == 2, "give the new one to test_running_it_by_hand"
+
+
+def test_the_configuration_takes_each_launch_of_the_whole_readme() -> None:
+    text = (ROOT / "README.md").read_text().replace("\\\n", "")
+    launches = re.findall(r"^    smg launch (.*)$", text, re.MULTILINE)
+    assert len(launches) >= 4
+    assert [words for words in launches if main(["check", *words.split()]) != 0] == []

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "make deb": "CI",
     "make test-vm": "this is it",
     "pip install .": "packaging/make_binary.sh installs the sources with pip",
+    "smg sim": "tests/sim",
     "smg launch": "tests/packaging/test_shown.py, in front of simulated engines",
     "curl -N localhost:30000/": "tests/packaging/test_shown.py",
     "python -m smg.launch_router": "tests/cli",
