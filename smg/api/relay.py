@@ -13,7 +13,7 @@ from smg.api.base import Handler, Reply, Request, Services, StreamReply
 from smg.api.decode import parsed
 from smg.api.openai.fields import deadline, routing
 from smg.api.relayed_body import outline_of_form, outline_of_json, rename_in_form, rename_in_json
-from smg.errors import Forbidden, Unimplemented
+from smg.errors import Forbidden, InvalidValue, Unimplemented
 from smg.pipeline import RelayRequest
 from smg.types.job import Sampling
 
@@ -80,6 +80,7 @@ def relayed(endpoint: str, *, surface: str = "openai", target: str = "", form: b
 async def _choose(http: Request, services: Services, handler: Handler, passage: Passage) -> Reply | StreamReply:
     if passage.form:
         _check_origin(http, services)
+    _check_query(http)
     body, media = await http.peek(), http.headers.get("content-type") or ""
     outline = await parsed(body, partial(outline_of_form, media=media) if passage.form else outline_of_json)
     model = services.models.resolve(outline.model)
@@ -103,6 +104,12 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
         deadline_s=deadline(http, timeout_s=services.config.server.request_timeout_s),
     )
     return StreamReply(pump=partial(services.relay.run, request), surface=passage.surface, comments=outline.stream)
+
+
+def _check_query(http: Request) -> None:
+    """Granian lets UTF-8 pass, which no request line may hold (RFC 9112, 3.2): raises InvalidValue."""
+    if not http.query.isascii():
+        raise InvalidValue("the query has characters that must be percent-encoded")
 
 
 def _check_origin(http: Request, services: Services) -> None:

@@ -31,6 +31,7 @@ API_SERVER = re.compile(r"https?://[^/?#@\s]+/?")
 NAMESPACE = re.compile(r"[a-z0-9-]{0,63}")
 # A UNIX socket's path may have 107 bytes (Linux, sockaddr_un); this much is left to the names of our sockets.
 LONGEST_RUNTIME_DIR = 80
+LONGEST_ADDRESS = 2048
 
 
 class Mistake(Struct, frozen=True, kw_only=True):
@@ -217,6 +218,10 @@ def _without_password(url: str) -> str:
 
 def _bad_url(url: str) -> str:
     """Says what is wrong with an engine's address, or nothing."""
+    if len(url) > LONGEST_ADDRESS:
+        return f"is longer than {LONGEST_ADDRESS} characters"
+    if not url.isprintable():  # urlsplit drops tabs and line ends, and lets other controls pass
+        return "has characters that cannot be printed"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -238,11 +243,15 @@ def _not_for_a_pair(url: str) -> str:
 def _bad_network_url(parts: SplitResult, port: int | None) -> str:
     if not parts.hostname or any(character.isspace() for character in parts.netloc):
         return "has no host"
+    if not parts.geturl().isascii() or " " in parts.path:  # it is a line of requests; the host of a name in letters is its xn-- form
+        return "has spaces, or characters outside ASCII"
     if "@" in parts.netloc:
         return "carries a user or password, which is not supported"
     if parts.query or parts.fragment:
         return "has a query or fragment, which an address cannot have"
     if parts.scheme in HTTP_SCHEMES:
+        if port == 0:
+            return "has no port"
         is_api = re.search(r"/v1/?$", parts.path) is not None
         return "ends with /v1, which the paths of requests begin with: leave it out" if is_api else ""
     if not port:

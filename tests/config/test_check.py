@@ -73,6 +73,13 @@ def test_http_engines(url: str) -> None:
         ("http://a/x/v1/", "ends with /v1"),
         ("http://", "has no host"),
         ("http://a?b=c", "has a query"),
+        ("http://a:0", "has no port"),
+        ("http://a/b c", "has spaces"),
+        ("http://a/é", "outside ASCII"),
+        ("http://é:1", "outside ASCII"),
+        ("http://a/\r\nx: y", "cannot be printed"),
+        ("http://a/\x00", "cannot be printed"),
+        ("http://a/" + 2048 * "b", "is longer than"),
     ],
 )
 def test_what_is_no_address_of_an_http_engine(url: str, trouble: str) -> None:

@@ -1,5 +1,7 @@
 """Real processes: the gateway in front of simulated engines that speak OpenAI's HTTP API, asked by the openai SDK."""
 
+import socket
+
 import httpx
 import openai
 import pytest
@@ -66,6 +68,16 @@ def test_a_fault_in_mid_stream_is_told(relayed: Gateway) -> None:
         assert [part.choices[0].finish_reason for part in seen] == [None] * 3
         assert caught.value.code == "engine_unavailable"
     wait_until(relayed.idle, what="idle")
+
+
+def test_a_query_in_raw_utf8_is_refused(relayed: Gateway) -> None:
+    """httpx would encode it, so the bytes go out by hand."""
+    url = httpx.URL(relayed.base_url)
+    body = b'{"model":"short","prompt":"Hi"}'
+    head = f"POST /v1/completions?x=€ HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=20) as client:
+        client.sendall(head.encode() + body)
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,7 +11,7 @@ from typing import cast
 
 import httptools
 
-from smg.engine.http.call import Head, HttpCall, HttpRequest
+from smg.engine.http.call import Head, HttpCall
 from smg.errors import EngineProtocol, EngineUnavailable
 
 __all__ = ["HttpConnection"]
@@ -45,19 +45,17 @@ class HttpConnection(asyncio.Protocol):
         """True when the last answer is complete and the engine keeps the connection open."""
         return self._complete and not self._spoilt and not self.closed
 
-    def send(self, request: HttpRequest, *, start: str) -> HttpCall:
-        """Sends a request; `start` is what comes before its own headers: request line and the engine's own lines."""
+    def send(self, head: bytes, body: bytes) -> HttpCall:
+        """Sends a request; `head` is all that comes before its body."""
         call = self._call = HttpCall(self)
         self._complete = self._until_close = False
         self._head, self._head_bytes = None, 0
-        size = f"content-length: {len(request.body)}\r\n" if request.body or request.method != "GET" else ""
-        head = f"{start}{request.headers}{size}\r\n".encode("latin-1")
         if self.closed:
             call.stop(EngineUnavailable(WENT_AWAY))
-        elif len(request.body) <= JOINED_BYTES:
-            self._transport.write(head + request.body)
+        elif len(body) <= JOINED_BYTES:
+            self._transport.write(head + body)
         else:
-            self._transport.writelines((head, request.body))
+            self._transport.writelines((head, body))
         return call
 
     def cut(self) -> None:

@@ -43,10 +43,10 @@ class HttpPool:
         `keyless`: without the engine's key, because the request brings its own. A connection that the engine closed while it was idle is
         replaced: nothing of the request was answered.
         """
-        start = f"{request.method} {self._address.prefix}{request.target} HTTP/1.1\r\n{self._host}{'' if keyless else self._key}"
+        head = self._head(request, keyless=keyless)  # before a connection is counted, as it may raise
         while True:
             connection, reused = await self._take()
-            call = connection.send(request, start=start)
+            call = connection.send(head, request.body)
             try:
                 await call.head()
             except EngineUnavailable:
@@ -58,6 +58,11 @@ class HttpPool:
                 raise
             else:
                 return call
+
+    def _head(self, request: HttpRequest, *, keyless: bool) -> bytes:
+        start = f"{request.method} {self._address.prefix}{request.target} HTTP/1.1\r\n{self._host}{'' if keyless else self._key}"
+        size = f"content-length: {len(request.body)}\r\n" if request.body or request.method != "GET" else ""
+        return f"{start}{request.headers}{size}\r\n".encode("latin-1")
 
     def close(self) -> None:
         """Cuts every connection."""

@@ -286,6 +286,19 @@ def test_what_is_sent() -> None:
     run(scene())
 
 
+def test_what_cannot_be_sent_takes_no_place() -> None:
+    async def scene() -> None:
+        async with upstream(saying(answer())) as server:
+            engine = await opened(server.url, max_connections=1, connect_timeout_s=0.2)
+            for _ in range(2):
+                with pytest.raises(UnicodeEncodeError):
+                    await engine.open(HttpRequest(target="/v1/x?a=€"))
+            assert (await asked(engine))[0] == 200
+            await engine.close()
+
+    run(scene())
+
+
 async def next_piece(pieces: "asyncio.Queue[bytes]") -> bytes:
     return await asyncio.wait_for(pieces.get(), 10)
 
