@@ -66,7 +66,8 @@ class Server(Struct, frozen=True, kw_only=True):
     )
     cors_allowed_origins: Annotated[tuple[str, ...], Meta(description="origins that browsers may call from; * = any")] = ()
     api_key: Annotated[
-        tuple[str, ...], Meta(description="key that clients must send as a Bearer token; repeatable", extra={"secret": True})
+        tuple[str, ...],
+        Meta(description="key that clients must send, as a Bearer token or as x-api-key; repeatable", extra={"secret": True}),
     ] = ()
     api_key_file: Annotated[str, Meta(description="file with one API key a line, such as a systemd credential")] = ""
 

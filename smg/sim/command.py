@@ -21,14 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for field in structs.fields(SimOptions):
         flag = "--" + field.name.replace("_", "-")
         info = type_info(field.type)
-        text = _description(field.type)
+        text = _description(field.type) + _default(field.default)
         kind = info.type if isinstance(info, Metadata) else info
         if isinstance(kind, BoolType):
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=text)
         elif isinstance(kind, LiteralType):
             parser.add_argument(flag, choices=[str(value) for value in kind.values], default=field.default, help=text)
         else:
-            parser.add_argument(flag, type=type(field.default), default=field.default, metavar="VALUE", help=f"{text} ({field.default!r})")
+            metavar = "TEXT" if isinstance(field.default, str) else "N"
+            parser.add_argument(flag, type=type(field.default), default=field.default, metavar=metavar, help=text)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return " (on)" if value else " (off)"
+    return f" ({value:g})" if isinstance(value, float) else f" ({value})" if value != "" else ""
 
 
 def options_from(args: argparse.Namespace) -> SimOptions:

@@ -102,3 +102,20 @@ def test_mistakes_in_the_flags_of_small_commands(capsys: pytest.CaptureFixture[s
     assert run(capsys, "tokenize", "--tokenizer", str(MODEL), *both, "a")[0] == 2
     assert run(capsys, "sim", "--prot", "0")[:2] == (2, "")
     assert run(capsys, "version", "--verb")[2] == "smg version: --verb: unknown flag (did you mean --verbose?)\n"
+
+
+def test_the_simulators_help_tells_defaults_as_one_would_type_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sim", "--help")
+    words = " ".join(out.split())
+    assert code == 0
+    assert "address to listen on (127.0.0.1)" in words
+    assert "protocol to speak (vllm)" in words
+    assert "offer the KV event stream (on)" in words
+    assert "empty = the embedded one --" in words  # nothing stands for an empty text
+
+
+@pytest.mark.parametrize("command", ["parse", "render"])
+def test_a_command_without_input_says_how_to_read_a_pipe(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, told = run(capsys, command)
+    assert code == 2
+    assert "- is standard input" in told
