@@ -227,6 +227,8 @@ def _bad_url(url: str) -> str:
         port = parts.port
     except ValueError as error:
         return f"is no address: {error}"
+    if parts.scheme and not url.startswith(f"{parts.scheme}:"):
+        return "has a scheme in capitals"  # those who tell engines' kinds apart look for small letters
     if "://" not in url:
         return f"has no scheme; one of {', '.join(scheme + '://' for scheme in SCHEMES)}"
     if parts.scheme not in SCHEMES:

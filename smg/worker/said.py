@@ -17,6 +17,8 @@ __all__ = ["edit_said", "spec_said"]
 
 LONGEST_TEXT = 2048
 MOST_LABELS = 64
+LARGEST_PRIORITY = 2**31
+SHORTEST_INTERVAL_S = 0.05  # of an engine's checks: what is shorter keeps the control process busy
 AUTOMATIC = ("", "unspecified", "auto")
 # What is said of a model, kept as labels of its engine.
 MODEL_LABELS = ("tokenizer_path", "reasoning_parser", "tool_parser")
@@ -48,7 +50,7 @@ def spec_said(body: WorkerBody, *, source: Source) -> EngineSpec:
         served_as=_text(model.id if model else body.model_id or "", "models"),
         served_aliases=tuple(_text(alias, "models") for alias in model.aliases[:MOST_LABELS]) if model else (),
         api_key=_header(body.api_key or ""),
-        priority=body.priority,
+        priority=_priority(body.priority),
         cost=_finite(body.cost, "cost"),
         health=_health(body.health),
     )
@@ -57,7 +59,7 @@ def spec_said(body: WorkerBody, *, source: Source) -> EngineSpec:
 def edit_said(patch: WorkerPatch) -> Edit:
     """Gives what changes of an engine. Raises InvalidValue."""
     return Edit(
-        priority=patch.priority,
+        priority=None if patch.priority is None else _priority(patch.priority),
         cost=None if patch.cost is None else _finite(patch.cost, "cost"),
         labels=None if patch.labels is None else _labels(patch.labels),
         api_key=None if patch.api_key is None else _header(patch.api_key),
@@ -83,6 +85,12 @@ def _header(value: str) -> str:
     return value
 
 
+def _priority(value: int) -> int:
+    if not -LARGEST_PRIORITY <= value < LARGEST_PRIORITY:
+        raise InvalidValue("priority: must fit 32 bits", param="priority")
+    return value
+
+
 def _finite(value: float, param: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise InvalidValue(f"{param}: must be a finite number, not negative", param=param)
@@ -94,6 +102,8 @@ def _health(body: HealthBody) -> HealthEdit:
         value = getattr(body, name)
         if value is not UNSET and not 0 < value < 1e6:
             raise InvalidValue(f"health.{name}: must be above 0 and below a million", param=f"health.{name}")
+    if body.check_interval_secs is not UNSET and body.check_interval_secs < SHORTEST_INTERVAL_S:
+        raise InvalidValue(f"health.check_interval_secs: must be {SHORTEST_INTERVAL_S} at least", param="health.check_interval_secs")
     return HealthEdit(
         check_timeout_s=None if body.timeout_secs is UNSET else body.timeout_secs,
         check_interval_s=None if body.check_interval_secs is UNSET else body.check_interval_secs,

@@ -74,6 +74,7 @@ def test_http_engines(url: str) -> None:
         ("http://", "has no host"),
         ("http://a?b=c", "has a query"),
         ("http://a:0", "has no port"),
+        ("HTTP://a:8000", "scheme in capitals"),
         ("http://a/b c", "has spaces"),
         ("http://a/é", "outside ASCII"),
         ("http://é:1", "outside ASCII"),
