@@ -1,5 +1,7 @@
 """The files of priority classes and of tenants' limits, and what is wrong with them."""
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,18 @@ def test_json_is_yaml_too(tmp_path: Path) -> None:
     file.write_text('{"default_policy": {"requests_per_minute": 5}, "tenants": [{"tenant_key": "a", "tokens_per_minute": 7}]}')
     limits = read_tenant_limits(str(file))
     assert (limits.default_policy.requests_per_minute, limits.tenants[0].tokens_per_minute) == (5, 7)
+
+
+def test_the_files_that_the_readme_shows(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    files = {}
+    for flag in ("tenant-rate-limit-config", "priority-scheduler-config"):
+        [shown] = re.findall(rf"^A file of `--{flag}`:\n\n((?:    .*\n)+)", readme, re.MULTILINE)
+        files[flag] = tmp_path / f"{flag}.yaml"
+        files[flag].write_text(textwrap.dedent(shown))
+    [tenant] = read_tenant_limits(str(files["tenant-rate-limit-config"])).tenants
+    assert (tenant.tenant_key, tenant.model_rules[0].tokens_per_minute) == ("auth:acme", 200000)
+    assert list(read_priority_classes(str(files["priority-scheduler-config"])).classes) == ["interactive", "bulk"]
 
 
 @pytest.mark.parametrize(
