@@ -245,6 +245,7 @@ class PairedEngine(Engine):
         if self.features.disaggregation == "parallel":
             return replace(asked, transfer=self.prefill.beside(request, timeout_s=timeout_s, failed=failed))
         if request.sampling.n > 1:  # a cache is fetched once: each choice would want it
+            self.prefill.close()
             return request
         return replace(asked, transfer=await self.prefill.first(request, timeout_s=timeout_s))
 

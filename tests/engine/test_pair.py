@@ -221,6 +221,7 @@ def test_several_choices() -> None:
             many = await answer(two.engine(), request(sampling={"n": 2, "temperature": 1.0}))
             assert {delta.choice for delta in many if delta.finish} == {0, 1}
             assert two.prefill.counters.started == 0  # a cache is fetched once
+            assert two.done == 1  # and the engine that was chosen is counted out
         async with pair("sglang") as two:
             with pytest.raises(UnsupportedParameter):
                 two.engine().check(request(sampling={"n": 2}))
