@@ -306,7 +306,7 @@ def make_sink(vocabulary: Any, chunks: list[bytes]) -> Any:
     from smg.pipeline.native import tables
 
     return ChatSink(
-        tables(ENGINES.get("sglang")),
+        tables(ENGINES.get("sglang").service),
         vocabulary,
         None,
         choices=1,

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from smg.config import Config
 from smg.engine import ModelInfo
 from smg.obs.metrics import HttpObserver, Meter
 from smg.obs.shm import Shm, make_block
+from smg.server.admin import call
 from smg.server.app import App
 from smg.server.front.scope import Headers, Peer, Scope
 from smg.server.services import build, close
@@ -63,7 +65,7 @@ async def open_services(config: Config, *, urls: list[str], protocol: str) -> As
     with tempfile.TemporaryDirectory() as folder:
         view, shm = view_of(Path(folder), urls=urls, protocol=protocol)
         meter = Meter(shm, row=ROW)
-        services = await build(config, view, meter=meter)
+        services = await build(config, view, meter=meter, control=partial(call, Path(folder) / "none"))
         try:
             yield services, meter
         finally:
