@@ -138,9 +138,9 @@ class PlainPrefixIndex:
 
     def set_ranks(self, slot: int, ranks: int) -> None:
         """Takes how many data-parallel ranks an engine has."""
+        at = self._slot(slot) + RANKS
         if not 0 <= ranks <= MOST_RANKS:
             raise ValueError("ranks must be in 0..256")
-        at = self._slot(slot) + RANKS
         if ranks > 1 and self._words[at] <= 1:
             self.forget(slot, True, False)
         self._words[at] = ranks

@@ -258,7 +258,7 @@ def test_tls(certificates: Path, mutual: bool) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://localhost:1",
+        "ftp://localhost:1",
         "localhost:1",
         "grpc://localhost",
         "grpc://:80",

@@ -10,9 +10,13 @@ from smg.config.tree import Engines
 from smg.engine import EngineRequest
 from smg.engine.vllm import VllmEngine
 from smg.obs.shm import Shm
+from smg.types.job import Sampling
 from smg.worker import EngineState, Snapshot
 from smg.worker.snapshot import publish
 from tests.pipeline.fleet import chat, collect, fleet
+
+# A bias is in no other request, so that each of these is encoded anew.
+OWN = Sampling(max_tokens=64, logit_bias={300: 0.5})
 
 
 @pytest.mark.parametrize("plane", ["native", "aio"])
@@ -29,7 +33,7 @@ def test_the_engine_is_told_the_rank(plane: str, stream: bool, monkeypatch: pyte
 
     async def main() -> None:
         async with fleet("vllm", config=Config(engines=Engines(data_plane=plane))) as made:  # type: ignore[arg-type]
-            await collect(made, chat(stream=stream))
+            await collect(made, chat(stream=stream, sampling=OWN))
             shm: Shm = made.view.shm
             [known] = made.view.engines("sim-model")
             ranks = [
@@ -39,7 +43,7 @@ def test_the_engine_is_told_the_rank(plane: str, stream: bool, monkeypatch: pyte
             named = [msgspec.structs.replace(record, url=f"{known.url}@{record.rank}", base_url=known.url) for record in ranks]
             publish(Snapshot(engines=tuple(named)), folder=made.view._folder, shm=shm)
             for _ in range(20):
-                await collect(made, chat(stream=stream))
+                await collect(made, chat(stream=stream, sampling=OWN))
                 if {0, 1} <= set(told):
                     break
             assert len(made.pipeline._pool._drivers) == 1
