@@ -17,6 +17,8 @@ from smg.obs.metrics import Meter
 __all__ = ["DEFAULT", "ENGINE_SEATS", "Lane", "Lanes", "PriorityReader", "lanes_of"]
 
 HEADER = "x-smg-priority"
+UNKNOWN, CLAMPED = "smg_scheduler_unknown_priority_value_total", "smg_scheduler_clamp_total"
+OTHERS = "other"
 RANKS = {name: rank for rank, name in enumerate(CLASSES)}
 DEFAULT = RANKS["default"]
 # Requests that an engine runs at once, where nobody says how many: the default of vLLM's `max_num_seqs`.
@@ -105,18 +107,18 @@ class PriorityReader:
         if word is not None:
             known = RANKS.get(word.strip().lower())  # type: ignore[call-overload]
             if known is None:
-                self._meter.add("smg_scheduler_unknown_priority_value_total", (self._label(tenant),))
+                self._meter.add(UNKNOWN, (self._label(tenant),))
             else:
                 asked = known
         rank = max(asked, self._highest.get(tenant, self._default_highest))
         if rank != asked:
-            self._meter.add("smg_scheduler_clamp_total", (self._label(tenant), CLASSES[asked], CLASSES[rank]))
+            self._meter.add(CLAMPED, (self._label(tenant), CLASSES[asked], CLASSES[rank]))
         return rank
 
     def _label(self, tenant: str) -> str:
-        """The first tenants that are counted have their names in the metrics; the number of series stays bounded."""
-        if tenant not in self._named:
-            if len(self._named) >= self._most_named:
-                return "other"
-            self._named.add(tenant)
-        return tenant
+        """The first tenants that are counted have their names in the metrics, whichever process counts: series are for good."""
+        if tenant not in self._named and len(self._named) < self._most_named:
+            self._named |= (self._meter.first_labels(UNKNOWN) | self._meter.first_labels(CLAMPED)) - {OTHERS}
+            if len(self._named) < self._most_named:
+                self._named.add(tenant)
+        return tenant if tenant in self._named else OTHERS

@@ -4,6 +4,7 @@ Data workers hold a `Meter` each; the control process calls `render` and adds th
 original (inventory, "Observability").
 """
 
+import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ DURATION_S = (
 )
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 LONGEST_LABEL_BYTES = 160
+FIRST_LABEL = re.compile(r'(\w+)\{\w+="((?:[^"\\]|\\.)*)"')
 MICRO = 1_000_000
 
 
@@ -136,6 +138,11 @@ class Meter:
     def counter(self, name: str, labels: tuple[str, ...]) -> "Counter":
         """Gives one series of a counter, for who adds to it with each request."""
         return Counter(self._shm, self._row, series_key(name, labels))
+
+    def first_labels(self, name: str) -> set[str]:
+        """Gives the values of the first label of all series of a metric, whichever process made them, as they are written."""
+        found = (FIRST_LABEL.match(key.decode("utf-8", "replace")) for key, _ in self._shm.totals())
+        return {match[2] for match in found if match is not None and match[1] == name}
 
     def histogram(self, name: str, labels: tuple[str, ...]) -> "Histogram":
         """Gives one series of a histogram."""

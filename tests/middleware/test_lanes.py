@@ -85,6 +85,15 @@ def test_metrics_name_few_tenants(tmp_path):
     assert len(shm.totals()) == 3
 
 
+def test_processes_and_those_after_them_name_no_more_tenants(tmp_path):
+    shm = Shm(make_block(rows=8).memory)
+    for life in range(6):
+        reader = PriorityReader(config(tmp_path, tenant_metric_top_n=2), meter=Meter(shm, row=2 + life))
+        for number in range(5):
+            reader.rank({"x-smg-priority": "?"}, f'tenant "{life}" {number}')
+    assert len(shm.totals()) == 3
+
+
 @pytest.mark.parametrize(
     ("authorized", "header", "client", "trusted", "name"),
     [
