@@ -97,7 +97,8 @@ class Planes:
 
     def __init__(self, fleet: Fleet, protocol: str, interval: str) -> None:
         sim_flags = ("--allow-scripts", "--speed", "0", "--no-prefix-cache", "--stream-interval", interval)
-        flags = ("--workers", "1", "--request-timeout-secs", str(LATE_S), "--data-plane")
+        # Faults of the one engine must not keep it from the requests after them.
+        flags = ("--workers", "1", "--request-timeout-secs", str(LATE_S), "--disable-circuit-breaker", "--data-plane")
         self.gateways = [fleet.launch(protocol, sim_flags=sim_flags, flags=(*flags, plane)) for plane in ("aio", "native")]
         self.model = self.gateways[0].model
         self.clients = [gateway.http() for gateway in self.gateways]

@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.1", 0)
 @contextlib.contextmanager
 def handed(**sockets: socket.socket):  # type: ignore[no-untyped-def]
     """An Activation with these sockets by name, the descriptors in a row; dashes in names are written as underscores."""
-    first = 200
+    first = max(map(int, os.listdir("/proc/self/fd"))) + 8
     for number, given in enumerate(sockets.values()):
         os.dup2(given.fileno(), first + number)
     names = ":".join(name.replace("_", "-") for name in sockets)
