@@ -27,7 +27,8 @@ SmgError                        500 internal_error
 │   ├─ EngineBusy               429 engine_busy
 │   ├─ EngineUnavailable        503 engine_unavailable   not reachable, or it went away
 │   ├─ EngineTimeout            504 engine_timeout
-│   └─ EngineProtocol           502 engine_protocol      it broke its own protocol
+│   ├─ EngineProtocol           502 engine_protocol      it broke its own protocol
+│   └─ LoopDetected             508 loop_detected        it is a gateway that the request has passed before
 ├─ OutputInvalid                502 output_invalid       the output does not fit the schema that the client wants checked
 ├─ NoEngine                     503 no_engine            no engine is ready for that model
 ├─ Preempted                    503 scheduler_preempted  a request of a higher class has its place
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidJson",
     "InvalidValue",
     "LimitsUnavailable",
+    "LoopDetected",
     "MethodNotAllowed",
     "ModelNotFound",
     "NoEngine",
@@ -280,6 +282,13 @@ class EngineProtocol(EngineError):
     """The engine's stream broke its own rules, such as an end without a closing message."""
 
     code = "engine_protocol"
+
+
+class LoopDetected(EngineError):
+    """The request has passed too many gateways: one of their engines is a gateway before it."""
+
+    status = 508
+    code = "loop_detected"
 
 
 class OutputInvalid(SmgError):

@@ -62,6 +62,7 @@ TABLE = {
     "draining": ErrorKind(503, "service_unavailable_error"),
     "control_unavailable": ErrorKind(503, "service_unavailable_error"),
     "engine_timeout": ErrorKind(504, "timeout_error"),
+    "loop_detected": ErrorKind(508, "server_error"),
 }
 
 UNKNOWN = TABLE["internal_error"]

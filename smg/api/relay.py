@@ -13,7 +13,7 @@ from smg.api.base import Handler, Reply, Request, Services, StreamReply
 from smg.api.decode import parsed
 from smg.api.openai.fields import deadline, routing
 from smg.api.relayed_body import outline_of_form, outline_of_json, rename_in_form, rename_in_json
-from smg.errors import Forbidden, InvalidValue, Unimplemented
+from smg.errors import Forbidden, InvalidValue, LoopDetected, Unimplemented
 from smg.pipeline import RelayRequest
 from smg.types.job import Sampling
 
@@ -39,8 +39,12 @@ OURS = frozenset(
         "expect",
         "accept-encoding",
         "x-request-id",
+        "x-smg-hops",
     ]
 )
+# Gateways that a request has passed, this one not counted. With more behind it, one of them is most likely its own engine.
+HOPS = "x-smg-hops"
+MOST_HOPS = 4
 
 
 class Passage(Struct, frozen=True, kw_only=True):
@@ -95,7 +99,7 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
         target=(passage.target or http.path) + (f"?{http.query}" if http.query else ""),
         body=body,
         rename=partial(rename_in_form, media=media) if passage.form else rename_in_json,
-        headers=_headers(http, more=services.config.engines.forward_headers),
+        headers=_headers(http, hops=_hops(http) + 1, more=services.config.engines.forward_headers),
         keyless="authorization" in services.config.engines.forward_headers and bool(http.headers.get("authorization")),
         text=outline.text,
         sampling=Sampling(max_tokens=outline.max_tokens, n=outline.n),
@@ -119,9 +123,20 @@ def _check_origin(http: Request, services: Services) -> None:
         raise Forbidden("pages of this origin may not send forms here: it is not among the allowed origins")
 
 
-def _headers(http: Request, *, more: tuple[str, ...]) -> str:
+def _hops(http: Request) -> int:
+    """Gives the gateways that the request has passed. Raises LoopDetected when these are too many."""
+    said = http.headers.get(HOPS) or ""
+    hops = int(said) if said.isascii() and said.isdecimal() and len(said) < 4 else 0
+    if hops >= MOST_HOPS:
+        raise LoopDetected(
+            f"the request has passed {hops} gateways already: one of them has been given itself, or one before it, as an engine"
+        )
+    return hops
+
+
+def _headers(http: Request, *, hops: int, more: tuple[str, ...]) -> str:
     """Gives the lines that go to the engine. Values are of one line, as both fronts see to; what is not latin-1 cannot be sent on."""
-    lines = [f"x-request-id: {http.request_id}\r\n"]
+    lines = [f"x-request-id: {http.request_id}\r\n", f"{HOPS}: {hops}\r\n"]
     for name in dict.fromkeys((*PASSED, *(name.lower() for name in more))):
         value = None if name in OURS else http.headers.get(name)
         if value and not ("\r" in value or "\n" in value):

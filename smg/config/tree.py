@@ -173,6 +173,14 @@ class Engines(Struct, frozen=True, kw_only=True):
     connect_timeout_s: Annotated[
         float, Meta(gt=0, description="deadline of connecting to an engine", extra={"flag": ["--connect-timeout-secs"]})
     ] = 5.0
+    stream_idle_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="silence in the middle of a stream after which its engine is given up, the first token not waited for; 0 = never",
+            extra={"flag": ["--stream-idle-timeout-secs"]},
+        ),
+    ] = 120.0
     max_message_bytes: Annotated[int, Meta(ge=4194304, description="longest gRPC message, either way")] = 536870912
     drain_settle_s: Annotated[
         float,

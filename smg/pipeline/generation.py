@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 from smg.engine import Engine, EngineDelta, EngineRequest
-from smg.errors import EngineError, EngineProtocol, EngineTimeout
+from smg.errors import EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.parser import Parser
+from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.stream import StreamMachine, StreamSpec, token_logprobs
+from smg.pipeline.tending import Tended, Wait
 from smg.tokenizer import Decoder
 from smg.types.event import Event, PromptLogprobs, Usage
 
@@ -42,7 +44,7 @@ class Aborts:
             log.debug("abort not delivered", extra={"request_id": request_id, "error": error.code})
 
 
-class Generation:
+class Generation(Tended):
     """One engine call. `answered` turns true with the engine's first message: from then on the request must not be sent elsewhere."""
 
     def __init__(
@@ -53,13 +55,16 @@ class Generation:
         spec: StreamSpec,
         make_decoder: Callable[[], Decoder],
         make_parser: Callable[[], Parser | None],
+        deadlines: Deadlines,
         aborts: Aborts,
     ) -> None:
         self.answered = False
         self._engine = engine
         self._request = request
         self._spec = spec
+        self._deadlines = deadlines
         self._aborts = aborts
+        self._wait = Wait()
         self._cached: dict[int, int] = {}
         self._prompt_tokens = len(request.prompt_ids)
         self._prompt_scored = request.prompt_logprobs is None
@@ -71,9 +76,10 @@ class Generation:
         if timeout_s <= 0:
             raise EngineTimeout("the request's deadline passed before an engine was asked")
         finished = False
+        tick = self._deadlines.add(self, deadline_s)
         try:
             async with aclosing(self._engine.generate(self._request, timeout_s=timeout_s)) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
+                while (delta := await self._wait.of(anext(deltas, None))) is not None:
                     self.answered = True
                     events = self._take(delta)
                     finished = all(machine.done for machine in self._machines)
@@ -84,9 +90,22 @@ class Generation:
             if not finished:
                 raise EngineProtocol("the engine ended its answer without finishing it")
         finally:
+            self._deadlines.discard(self, tick)
             if not finished or any(machine.cut for machine in self._machines):
                 self._aborts.send(self._engine, self._request.request_id)
         yield [self._usage()]
+
+    def waits_for(self) -> str:
+        """See `Tended`."""
+        return "" if self.answered else self._engine.url
+
+    def progress(self) -> int:
+        """See `Tended`: the tokens so far."""
+        return sum(machine.completion_tokens for machine in self._machines) if self._wait.open and self._request.stream else 0
+
+    def fail(self, error: SmgError) -> None:
+        """See `Tended`."""
+        self._wait.fail(error)
 
     def _take(self, delta: EngineDelta) -> list[Event]:
         if not 0 <= delta.choice < len(self._machines):

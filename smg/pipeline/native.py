@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache, lru_cache
 from typing import Protocol, TypedDict
 
@@ -18,12 +18,13 @@ from msgspec import Struct
 
 from smg._ext import Call, ChatSink, EventShapes, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
 from smg.engine import Engine, EngineRequest, error_of_call, field_table, leave_call
-from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError
+from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts
 from smg.pipeline.models import ServedModel
 from smg.pipeline.parsing import Parsing
 from smg.pipeline.prompt import Prompt
+from smg.pipeline.tending import Tended
 from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from smg.types.job import Job
 
@@ -141,7 +142,7 @@ def automaton(strings: tuple[str, ...]) -> StopStrings | None:
     return StopStrings(strings) if strings else None
 
 
-class NativeCall:
+class NativeCall(Tended):
     """One engine call. `answered` turns true with the engine's first message. A subclass makes the machine with its exit."""
 
     machine: Machine
@@ -172,14 +173,17 @@ class NativeCall:
             self._leave()
         return self._end()
 
-    def expire(self) -> None:
-        """See `Deadlines`."""
-        self._fail(EngineTimeout("the engine did not answer in time"))
+    def waits_for(self) -> str:
+        """See `Tended`."""
+        return "" if self.answered else self._engine.url
 
-    def desert(self, addresses: Set[str]) -> None:
-        """Fails the call if its engine is one of these and has not sent anything yet, so that the request can go to another one."""
-        if self._engine.url in addresses and not self.answered:
-            self._fail(EngineUnavailable("the engine went away before it answered"))
+    def progress(self) -> int:
+        """See `Tended`: the tokens so far."""
+        return self.machine.usage[1] if self._request.stream else 0
+
+    def fail(self, error: SmgError) -> None:
+        """See `Tended`."""
+        self._fail(error)
 
     async def _start(self, deadline_s: float) -> None:
         timeout_s = deadline_s - time.monotonic()
@@ -367,6 +371,10 @@ class NativeEvents(NativeCall):
             yield self._held.popleft()
         self._end()
         yield self._held.popleft()
+
+    def progress(self) -> int:
+        """See `Tended`."""
+        return 0 if self._paused else super().progress()
 
     def _end(self) -> Usage:
         usage = super()._end()

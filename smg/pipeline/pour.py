@@ -4,6 +4,7 @@ Events leave whole. A client that reads slowly holds up the engine, and is given
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -19,6 +20,9 @@ __all__ = ["Out", "Pour"]
 HELD_BYTES = 32768
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.02  # after which it is looked again whether the client has read; later ones are twice as far apart
 PATIENCE_S = 60.0
+# Events that servers send before the first token: those of Responses and Messages, and a chat's first chunk, which may be the role alone.
+OPENINGS = re.compile(rb'response\.(created|queued|in_progress)"|"(message_start|ping)"|"role": ?"assistant"')
+LOOKED_AT = 4096  # bytes of an event, and of those before it, in which that is looked for
 
 
 class Out(Protocol):
@@ -49,6 +53,8 @@ class Pour:
         self._begun = begun
         self._events = WholeEvents() if events else None
         self._told: list[bytes] = []
+        self._pieces = 0
+        self._at_work = not events
         self._timer: asyncio.TimerHandle | None = None
         self._look_s = FIRST_LOOK_S
         self._backlog = 0
@@ -71,11 +77,18 @@ class Pour:
         counts = [usage_in(data) for data in self._told]
         return max((prompt for prompt, _ in counts), default=0), max((completion for _, completion in counts), default=0)
 
+    def progress(self) -> int:
+        """Gives the number of pieces that have come; 0 before the first token, as far as events tell, and while the engine is held up."""
+        return self._pieces if self._at_work and self._timer is None else 0
+
     def _take(self, data: bytes) -> None:
+        self._pieces += 1
         if self._events is not None:
             data = self._events.feed(data)
             if not data:
                 return
+            if not self._at_work:
+                self._at_work = not is_opening(data)
             if KEY in data:
                 self._told[1:] = [data]  # the first and the last: Messages tell the prompt's count first
         if self._begun is not None:
@@ -105,3 +118,9 @@ class Pour:
             self._call.stop(ClientGone("the client does not read"))
             return
         self._look_later()
+
+
+def is_opening(events: bytes) -> bool:
+    """True when the last of these events, which are whole, is one that comes before the first token, or a comment."""
+    last = events[-LOOKED_AT:].replace(b"\r\n", b"\n").rstrip(b"\n").rpartition(b"\n\n")[2]
+    return last.startswith(b":") or OPENINGS.search(last) is not None

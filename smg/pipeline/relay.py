@@ -20,6 +20,7 @@ from smg.errors import (
     EngineRejected,
     EngineTimeout,
     EngineUnavailable,
+    LoopDetected,
     SmgError,
     Unimplemented,
 )
@@ -28,6 +29,7 @@ from smg.obs.requests import RequestMeter, RequestMeters
 from smg.pipeline.attempts import Attempt, Attempts
 from smg.pipeline.pour import Out, Pour
 from smg.pipeline.route import Router
+from smg.pipeline.tending import Tended, Tender, Wait
 from smg.pipeline.usage import usage_in
 from smg.types.account import ACCOUNT, Charge
 from smg.types.job import Routing, Sampling
@@ -41,6 +43,7 @@ ERROR_BYTES = 65536
 INLINE_BYTES = 65536  # larger bodies are rewritten beside the event loop
 QUOTED = 300
 CHARACTERS_PER_TOKEN = 4
+RETRY_AFTER_S = 1  # of an engine that cannot serve now and does not say when
 # Of an answer's headers: what describes its body, and when to try again. The others are about the connection, or the engine's own affair.
 KEPT = frozenset({"content-type", "content-encoding", "content-language", "content-disposition", "cache-control", "retry-after"})
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
@@ -101,6 +104,34 @@ class Ledger(Struct, kw_only=True):
         self.meter.finish(prompt_tokens=prompt, completion_tokens=completion)
 
 
+class Passing(Tended):
+    """One request at one engine, see `Tended`: before its `call` has been answered, then while it is poured."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.wait = Wait()
+        self.call: HttpCall | None = None
+        self.pour: Pour | None = None
+        self._attempt = attempt
+
+    def waits_for(self) -> str:
+        """See `Tended`."""
+        return "" if self._attempt.answered else self._attempt.record.address
+
+    def progress(self) -> int:
+        """See `Tended`."""
+        return self.pour.progress() if self.pour is not None and self._attempt.answered else 0
+
+    def answer(self) -> None:
+        """Something has come."""
+        self._attempt.answered = True
+
+    def fail(self, error: SmgError) -> None:
+        """See `Tended`."""
+        self.wait.fail(error)
+        if self.call is not None:
+            self.call.stop(error)
+
+
 class Relay:
     """Relays for one data worker."""
 
@@ -110,6 +141,12 @@ class Relay:
         self._router = Router(view, config=config.routing)
         self._attempts = Attempts(view, config=config.resilience, meter=meter)
         self._meters = RequestMeters(meter, mode="http")
+        self._tender = Tender(idle_s=config.engines.stream_idle_timeout_s)
+        self._passing: set[Passing] = set()
+
+    def tend(self) -> None:
+        """As `Pipeline.tend`."""
+        self._tender.look(lambda: list(self._passing), lost=self._view.lost())
 
     async def run(self, request: RelayRequest, out: Out) -> bytes:
         """Writes the answer; gives its last bytes. Raises SmgError for what the client is to be told in its own dialect: faults of engines
@@ -149,16 +186,27 @@ class Relay:
         if name != request.name:
             body = await asyncio.to_thread(request.rename, body, name) if len(body) > INLINE_BYTES else request.rename(body, name)
         message = HttpRequest(method=request.method, target=request.target, headers=request.headers, body=body)
-        call = await engine.open(message, keyless=request.keyless)
+        passing = Passing(attempt)
+        self._passing.add(passing)
         try:
+            call = passing.call = await passing.wait.of(engine.open(message, keyless=request.keyless))
             head = await call.head()
             if (error := await _fault(call, head, keyless=request.keyless)) is not None:
+                error.retryable = error.retryable and self._another(request, attempt)
                 raise error
             if head.get("content-type").startswith("text/event-stream") and not head.get("content-encoding"):
-                return await _stream(call, head, attempt, ledger, out)
-            return await _whole(call, head, attempt, ledger, out)
+                return await _stream(call, head, passing, ledger, out)
+            return await _whole(call, head, passing, ledger, out)
         finally:
-            call.close()
+            self._passing.discard(passing)
+            if passing.call is not None:
+                passing.call.close()
+
+    def _another(self, request: RelayRequest, attempt: Attempt) -> bool:
+        """True when an engine may have the request that has not failed it: one that says it is full is not asked again at once."""
+        failed = attempt.tries.failed | {attempt.record.slot}
+        free = any(candidate.slot not in failed for candidate in self._view.candidates(request.model))
+        return free and request.routing.target_worker is None
 
 
 def engine_name(name: str, record: EngineRecord) -> str:
@@ -167,24 +215,25 @@ def engine_name(name: str, record: EngineRecord) -> str:
     return name if not name or name in known else record.info.served_name
 
 
-async def _stream(call: HttpCall, head: Head, attempt: Attempt, ledger: Ledger, out: Out) -> bytes:
+async def _stream(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, out: Out) -> bytes:
     """Pours events. Until the first of them another engine may be tried."""
 
     def begun() -> None:
-        attempt.answered = ledger.answered = True
+        passing.answer()
+        ledger.answered = True
         ledger.meter.answered()
         out.begin(head.status, (*_kept(head, but=("cache-control",)), *UNBUFFERED), comments=True)
 
-    pour = Pour(call, out, begun=begun, events=True)
+    pour = passing.pour = Pour(call, out, begun=begun, events=True)
     last = await pour.run()
     ledger.finish(*pour.usage)
     return last
 
 
-async def _whole(call: HttpCall, head: Head, attempt: Attempt, ledger: Ledger, out: Out) -> bytes:
+async def _whole(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, out: Out) -> bytes:
     """Reads the answer and sends it as a whole; one that is too large for that is poured."""
     body = await call.read(WHOLE_BYTES)
-    attempt.answered = True
+    passing.answer()
     ledger.meter.answered()
     if body is not None:
         if not out.whole(head.status, _kept(head), body):
@@ -194,7 +243,8 @@ async def _whole(call: HttpCall, head: Head, attempt: Attempt, ledger: Ledger, o
         length = (("content-length", str(head.length)),) if head.length is not None else ()
         if not out.begin(head.status, (*_kept(head), *length), comments=False):
             raise EngineProtocol("the engine does not answer with a stream")
-        last = await Pour(call, out, begun=None, events=False).run()
+        passing.pour = Pour(call, out, begun=None, events=False)
+        last = await passing.pour.run()
     if head.status < 400:
         ledger.finish(*(usage_in(body) if body else (0, 0)))
     else:
@@ -206,6 +256,8 @@ async def _fault(call: HttpCall, head: Head, *, keyless: bool) -> SmgError | Non
     """Gives what is wrong with an answer that is the engine's fault, or ours; None for what the client is to see."""
     status = head.status
     if status == 429:
+        if not head.get("retry-after"):
+            head.headers.append(("retry-after", str(RETRY_AFTER_S)))
         return Busy(head, await call.read(ERROR_BYTES) or b"")
     if status < 300 or (400 <= status < 500 and (keyless or status not in (401, 403))):
         return None
@@ -222,8 +274,10 @@ async def _fault(call: HttpCall, head: Head, *, keyless: bool) -> SmgError | Non
         return Unimplemented("the engine does not offer this", detail=detail)
     if status in (502, 503):
         wait = head.get("retry-after")
-        retry_after_s = int(wait) if wait.isdecimal() and len(wait) < 6 else None
+        retry_after_s = int(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 6 else RETRY_AFTER_S
         return EngineUnavailable("the engine cannot serve now", retry_after_s=retry_after_s, detail=detail)
+    if status == LoopDetected.status and head.get("x-smg-error-code") == LoopDetected.code:
+        return LoopDetected("an engine of this gateway is a gateway whose engine it is in turn", detail=detail)
     if status == 504:
         return EngineTimeout("the engine did not answer in time", detail=detail)
     return EngineError("the engine failed while working on the request", detail=detail)

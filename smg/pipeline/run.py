@@ -37,6 +37,7 @@ from smg.pipeline.plan import engine_request
 from smg.pipeline.prompt import Prompt, prepare
 from smg.pipeline.route import Router
 from smg.pipeline.stream import StreamSpec
+from smg.pipeline.tending import Tender
 from smg.types.account import ACCOUNT, Charge
 from smg.types.event import Event, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
@@ -99,6 +100,7 @@ class Pipeline:
         self._aborts = Aborts()
         self._pairs = Pairs(router=self._router, pool=pool, view=view, aborts=self._aborts, meter=meter)
         self._deadlines = Deadlines()
+        self._tender = Tender(idle_s=config.engines.stream_idle_timeout_s)
         self._under_way = 0
         self._allow_special = config.model.allow_special_tokens_in_text
         self._tags = config.model.structural_tags
@@ -147,13 +149,11 @@ class Pipeline:
         """
         return await self._complete(job, partial(self._write_all, renderer=renderer, write=write))
 
-    def desert_lost(self) -> None:
-        """Takes requests that nothing has come for away from engines that do not answer checks any more; others may get them."""
-        lost = self._view.lost()
-        if lost:
-            for call in self._deadlines.calls():
-                if isinstance(call, NativeCall):
-                    call.desert(lost)
+    def tend(self) -> None:
+        """Sees to requests that wait in vain; called a few times a second. Those that nothing has come for leave an engine that does not
+        answer checks any more, and may go to others; those whose engine falls silent in mid-stream end.
+        """
+        self._tender.look(self._deadlines.calls, lost=self._view.lost())
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
@@ -332,5 +332,6 @@ class Pipeline:
                 skip_special_tokens=job.skip_special_tokens, keep=keep, prompt_tail=prompt.ids[-8:]
             ),
             make_parser=lambda: parsing.parser(in_think=asked.thinking, native=False),
+            deadlines=self._deadlines,
             aborts=self._aborts,
         )

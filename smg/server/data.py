@@ -81,7 +81,7 @@ class DataApplication:
         self._services.pool.retain(records, held=self._services.view.held)
 
     async def _follow(self, view: WorkerView) -> None:
-        """Loads models as they come, also when no request asks for them; sees to requests whose engine is lost."""
+        """Loads models as they come, also when no request asks for them; sees to requests that wait for an engine in vain."""
         generation = -1
         while True:
             try:
@@ -91,7 +91,8 @@ class DataApplication:
             if view.generation != generation:
                 generation = view.generation
                 await self._services.models.preload()
-            self._services.pipeline.desert_lost()
+            self._services.pipeline.tend()
+            self._services.relay.tend()
             await asyncio.sleep(LOOK_AGAIN_S)
 
 

@@ -211,24 +211,6 @@ def test_no_engine_left_is_unavailable() -> None:
     asyncio.run(run())
 
 
-def test_a_request_that_waits_for_a_lost_engine_goes_to_another_one() -> None:
-    async def run() -> None:
-        async with fleet("vllm", "vllm", ttft_ms=60_000) as engines:
-            ids = [asyncio.create_task(collect(engines, chat("hello there", logprobs=Logprobs()))) for _ in range(2)]
-            await until(lambda: all(sim.counters.started == 1 for sim in engines.sims))
-            engines.view.shm.set_engine_state(0, EngineState.NOT_READY)
-            engines.pipeline.desert_lost()
-            await until(lambda: engines.sims[1].counters.started == 2)
-            await until(lambda: engines.sims[0].counters.aborted == 1)
-            assert engines.sims[1].counters.aborted == 0
-            for task in ids:
-                task.cancel()
-            await asyncio.gather(*ids, return_exceptions=True)
-            await until(lambda: settled(engines))
-
-    asyncio.run(run())
-
-
 def test_the_one_engine_that_seems_ready_is_not_tried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The health check has not noticed yet that the one is dead, and knows that the other is not ready."""
 

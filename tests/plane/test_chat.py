@@ -22,6 +22,7 @@ from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_switches import Switches
 from smg.engine import ENGINES, EngineRequest, GrpcEngine, ResolvedSampling, field_table
 from smg.errors import EngineError, EngineProtocol
+from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts, Generation
 from smg.pipeline.stream import StreamSpec
 from smg.sim.model import load_model
@@ -187,6 +188,7 @@ def specified(case: Case) -> Outcome:
         ),
         make_decoder=lambda: case.words.decoder(case.skip_special),
         make_parser=lambda: None,
+        deadlines=Deadlines(),
         aborts=(aborts := Aborts()),
     )
     stream = ChatStream(HEAD, Switches(choices=case.n, usage=case.usage))

@@ -134,6 +134,7 @@ def test_what_the_engine_gets() -> None:
                 "host": f"127.0.0.1:{gateway.servers[0].port}",
                 "authorization": "Bearer client",  # the gateway's own key, which is the first
                 "x-request-id": "mine",
+                "x-smg-hops": "1",
                 "content-type": "application/json",
                 "accept": "*/*",
                 "user-agent": reply.request.headers["user-agent"],
