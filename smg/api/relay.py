@@ -13,6 +13,7 @@ from smg.api.base import Handler, Reply, Request, Services, StreamReply
 from smg.api.decode import parsed
 from smg.api.openai.fields import deadline, routing
 from smg.api.relayed_body import outline_of_form, outline_of_json, rename_in_form, rename_in_json
+from smg.api.spliced_body import Asked, asked_in, spliced
 from smg.errors import Forbidden, InvalidValue, LoopDetected, Unimplemented
 from smg.pipeline import RelayRequest
 from smg.types.job import Sampling
@@ -24,6 +25,9 @@ PASSED = (
     *("content-type", "accept", "user-agent", "traceparent", "tracestate", "x-correlation-id", "x-smg-routing-key"),
     *("anthropic-version", "anthropic-beta", "openai-beta"),
 )
+# What two engines can compute together.
+APART = frozenset({"openai.chat", "openai.completions"})
+ALONE = Asked()
 # What describes connection and framing, and what we say ourselves.
 OURS = frozenset(
     [
@@ -90,6 +94,8 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
     model = services.models.resolve(outline.model)
     if model not in services.view.relayed():
         return await handler(http, services)
+    apart = passage.endpoint in APART and services.view.is_paired(model)
+    asked = await parsed(body, asked_in) if apart else ALONE
     request = RelayRequest(
         request_id=http.request_id,
         endpoint=passage.endpoint,
@@ -99,6 +105,10 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
         target=(passage.target or http.path) + (f"?{http.query}" if http.query else ""),
         body=body,
         rename=partial(rename_in_form, media=media) if passage.form else rename_in_json,
+        splice=None if passage.form else spliced,
+        apart=apart,
+        batch=asked.prompts * outline.n,
+        scored=asked.scored,
         headers=_headers(http, hops=_hops(http) + 1, more=services.config.engines.forward_headers),
         keyless="authorization" in services.config.engines.forward_headers and bool(http.headers.get("authorization")),
         text=outline.text,

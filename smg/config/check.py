@@ -200,10 +200,12 @@ def _pairs(config: Config) -> Iterator[Mistake]:
     known = [*engines.worker_urls]
     for path, urls in (("engines.prefill", [url for url, _ in prefill]), ("engines.decode", list(engines.decode))):
         for url in urls:
-            trouble = "is given twice" if url in known else _bad_url(url) or _not_for_a_pair(url)
+            trouble = "is given twice" if url in known else _bad_url(url)
             known.append(url)
             if trouble:
                 yield _mistake(f"{_without_password(url)!r} {trouble}", path)
+    if len({urlsplit(url).scheme in HTTP_SCHEMES for url in (*(url for url, _ in prefill), *engines.decode)}) > 1:
+        yield _mistake("has engines over HTTP and over gRPC, of which no two can compute one request", "engines.decode", "engines.prefill")
     if prefill and not engines.decode:
         yield _mistake("is missing: without a decode engine nothing can be answered", "engines.decode", "engines.prefill")
     if engines.decode and not prefill:
@@ -236,10 +238,6 @@ def _bad_url(url: str) -> str:
     if parts.scheme == "unix":
         return "" if not parts.netloc and parts.path.startswith("/") else "needs an absolute path: unix:///PATH"
     return _bad_network_url(parts, port)
-
-
-def _not_for_a_pair(url: str) -> str:
-    return "is an engine over HTTP, and two can compute one request only over gRPC" if urlsplit(url).scheme in HTTP_SCHEMES else ""
 
 
 def _bad_network_url(parts: SplitResult, port: int | None) -> str:

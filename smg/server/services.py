@@ -42,6 +42,7 @@ def _chat_reader(config: Config) -> ChatReader:
 
 async def close(services: Services) -> None:
     """Closes what `build` made, in reverse."""
+    await services.relay.close()
     await services.pipeline.close()
     await services.models.close()
     await services.pool.close()

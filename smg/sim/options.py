@@ -23,6 +23,10 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context_length: Annotated[int, Meta(ge=0, description="longest prompt plus output in tokens; 0 = as the model says")] = 0
     seed: Annotated[int, Meta(ge=0, description="seed of everything random")] = 0
     role: Annotated[Role, Meta(description="part in disaggregated serving")] = "regular"
+    owned_by: Annotated[
+        Literal["sim", "vllm", "sglang"],
+        Meta(description="maker that /v1/models names over HTTP; its way to have prefill and decode apart"),
+    ] = "sim"
     kv_connector: Annotated[
         str, Meta(description="connector that vLLM's GetServerInfo tells; empty = NixlConnector if the role needs one")
     ] = ""

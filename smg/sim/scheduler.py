@@ -105,6 +105,7 @@ class Scheduler:
         if call.struck:
             return
         self.counters.add_abort(call.submission.request_id, cause="cancel", known=not call.ended)
+        self.pins.abandon(call.submission.request_id)
         self._end(call)
 
     def drop(self, call: Call) -> None:

@@ -55,8 +55,7 @@ class PinBoard:
         if owner:
             self._owned[owner] = name
         self._pins[name] = Pin(table, tokens, time.monotonic() + self._lease_s, owner)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._tell()
 
     async def take(self, name: str, *, wait_s: float) -> int | None:
         """Releases a pin as transferred, waiting for it if need be; gives its tokens, None when it did not come."""
@@ -71,6 +70,11 @@ class PinBoard:
         self._drop(name)
         return tokens
 
+    async def taken(self, name: str) -> None:
+        """Returns when nothing is pinned under that name any more."""
+        while name in self._pins:
+            await self._changed.wait()
+
     def abandon(self, owner: str) -> None:
         """Releases what a request has pinned and may give up."""
         name = self._owned.get(owner)
@@ -83,12 +87,17 @@ class PinBoard:
             self.expired += 1
             self._drop(name)
 
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def _drop(self, name: str) -> None:
         pinned = self._pins.pop(name, None)
         if pinned is not None:
             self._owned.pop(pinned.owner, None)
             self._pool.close(pinned.table)
             self._on_release()
+            self._tell()
 
 
 async def claim(host: str, *, port: int, name: str, wait_s: float) -> int | None:

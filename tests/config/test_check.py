@@ -89,9 +89,9 @@ def test_what_is_no_address_of_an_http_engine(url: str, trouble: str) -> None:
     assert trouble in message
 
 
-def test_engines_over_http_compute_whole_requests() -> None:
+def test_two_engines_that_compute_one_request_are_of_one_kind() -> None:
     mistakes = found(engines={"pd_disaggregation": True, "prefill": ("http://a:1",), "decode": ("grpc://b:1",)})
-    assert [(path, "only over gRPC" in message) for path, message in mistakes] == [("engines.prefill", True)]
+    assert [(path, "over HTTP and over gRPC" in message) for path, message in mistakes] == [("engines.decode", True)]
 
 
 def test_headers_and_path_for_http_engines() -> None:

@@ -23,23 +23,24 @@ from smg.worker.snapshot import publish
 from tests.engine.http.upstream import Script, Upstream, upstream
 from tests.server.serving import serving
 
-__all__ = ["Relaying", "config", "relaying"]
+__all__ = ["Relaying", "config", "over", "relaying"]
 
 
 class Relaying:
-    """`servers`: the engines; `http`: a client of the gateway."""
+    """`servers`: the scripted engines; `http`: a client of the gateway."""
 
-    def __init__(self, *, port: int, app: App, shm: Shm, servers: list[Upstream], http: httpx.AsyncClient) -> None:
+    def __init__(self, *, port: int, app: App, shm: Shm, engines: int, http: httpx.AsyncClient) -> None:
         self.port = port
         self.app = app
         self.shm = shm
-        self.servers = servers
+        self.servers: list[Upstream] = []
+        self._engines = engines
         self.http = http
 
     @property
     def load(self) -> tuple[int, int]:
         """Requests and prompt tokens counted at all engines."""
-        slots, sums = array("q", range(len(self.servers))), array("q", [0] * 2 * len(self.servers))
+        slots, sums = array("q", range(self._engines)), array("q", [0] * 2 * self._engines)
         self.shm.sums(slots, sums)
         return sum(sums[::2]), sum(sums[1::2])
 
@@ -59,27 +60,37 @@ def config(**sections: dict[str, object]) -> Config:
 
 @contextlib.asynccontextmanager
 async def relaying(
-    *scripts: Script, front: str = "native", made: Config | None = None, names: tuple[str, ...] = (), served: str = "org/m"
+    *scripts: Script,
+    front: str = "native",
+    made: Config | None = None,
+    names: tuple[str, ...] = (),
+    served: str = "org/m",
+    runtime: str = "vllm",
+    records: tuple[dict[str, object], ...] = (),
 ) -> AsyncIterator[Relaying]:
-    """One engine a script. They call their model `served` and list `names` besides; the gateway calls it org/m."""
+    """One engine a script. They call their model `served` and list `names` besides; the gateway calls it org/m. `records`: what else is
+    known of each.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(upstream(script)) for script in scripts]
+        said = {"info": ModelInfo(served_name=served, names=names), "runtime": runtime, "model": "org/m", "aliases": names}
+        more = records or ({},) * len(servers)
+        engines = [{"url": server.url, **said, **fields} for server, fields in zip(servers, more, strict=True)]
+        gateway = await stack.enter_async_context(over(*engines, front=front, made=made))
+        gateway.servers = servers
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def over(*engines: dict[str, object], front: str = "native", made: Config | None = None) -> AsyncIterator[Relaying]:
+    """A gateway in front of engines that are there, all of them ready; each by the fields of its record."""
     made = made or config()
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = [await stack.enter_async_context(upstream(script)) for script in scripts]
         shm = Shm(make_block(rows=2).memory)
-        info = ModelInfo(served_name=served, names=names)
         records = [
-            EngineRecord(
-                slot=slot,
-                epoch=shm.open_engine(slot, EngineState.READY),
-                id=f"e{slot}",
-                url=server.url,
-                runtime="vllm",
-                model="org/m",
-                aliases=names,
-                info=info,
-            )
-            for slot, server in enumerate(servers)
+            EngineRecord(slot=slot, epoch=shm.open_engine(slot, EngineState.READY), id=f"e{slot}", **fields)  # type: ignore[arg-type]
+            for slot, fields in enumerate(engines)
         ]
         publish(Snapshot(engines=tuple(records)), folder=folder, shm=shm)
         services = await build(made, WorkerView(shm, row=1, folder=folder), meter=Meter(shm, row=1), control=None)
@@ -87,7 +98,7 @@ async def relaying(
         app = App(services)
         port = await stack.enter_async_context(native(app, made) if front == "native" else serving(app))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False))
-        yield Relaying(port=port, app=app, shm=shm, servers=servers, http=http)
+        yield Relaying(port=port, app=app, shm=shm, engines=len(engines), http=http)
 
 
 @contextlib.asynccontextmanager

@@ -48,6 +48,9 @@ class Line(Protocol):
     def go_on(self) -> None:
         """Reads again."""
 
+    def part(self) -> bool:
+        """Closes our side; False when that cannot be done."""
+
     def release(self) -> None:
         """Gives the connection back, or cuts it when the answer is not complete."""
 
@@ -110,6 +113,11 @@ class HttpCall:
         if self._line is not None and self._held:
             self._held = False
             self._line.go_on()
+
+    def part(self) -> bool:
+        """Tells the engine that its client leaves, but takes what it has said by then; False when only `close` can tell it."""
+        self.fresh = False  # the end that follows is no reason to ask again
+        return self._line is not None and self._line.part()
 
     def close(self) -> None:
         """Ends it: an engine that is still at work sees its client leave. May be called again."""

@@ -75,6 +75,14 @@ class HttpConnection(asyncio.Protocol):
         if not self.closed:
             self._transport.resume_reading()
 
+    def part(self) -> bool:
+        """Sends the end of our side. Servers take that for the client's leaving, and close."""
+        if self.closed or self._transport.get_write_buffer_size() or not self._transport.can_write_eof():
+            return False
+        self._spoilt = True
+        self._transport.write_eof()
+        return True
+
     def release(self) -> None:
         """Is free for others if the answer is complete and the request was read to its end; else it is cut."""
         self._call = None

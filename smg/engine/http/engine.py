@@ -10,7 +10,7 @@ from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, F
 from smg.engine.http.address import read_address
 from smg.engine.http.call import HttpCall, HttpRequest
 from smg.engine.http.facts import load_of_metrics, model_info_of, owner_of, version_of
-from smg.engine.http.pool import HttpPool
+from smg.engine.http.pool import HttpPool, Sent
 from smg.errors import EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, Unimplemented
 
 __all__ = ["HttpEngine"]
@@ -40,15 +40,15 @@ class HttpEngine(Engine):
         if pool is not None:
             pool.close()
 
-    async def open(self, request: HttpRequest, *, keyless: bool = False) -> HttpCall:
+    async def open(self, request: HttpRequest, *, keyless: bool = False, sent: Sent = None) -> HttpCall:
         """Passes a request on; gives the call once the answer's head is there, to be closed by the caller. The deadline is the caller's.
 
         Raises EngineUnavailable when the engine cannot be reached or goes away before that, EngineBusy when there are too many requests
-        under way, EngineProtocol. `keyless`: the request has a key of its own.
+        under way, EngineProtocol. `keyless`: the request has a key of its own. `sent` gets the call once the engine may see the request.
         """
         if self._pool is None:
             raise EngineUnavailable("the connection to the engine is closed")
-        return await self._pool.send(request, keyless=keyless)
+        return await self._pool.send(request, keyless=keyless, sent=sent)
 
     async def detect(self) -> str:
         """Gives the runtime's name. Raises as `model_info`."""

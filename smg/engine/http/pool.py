@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 
 from smg.engine.base import EngineOptions
 from smg.engine.dial import connect, tls_context
@@ -12,7 +13,9 @@ from smg.engine.http.call import HttpCall, HttpRequest
 from smg.engine.http.connection import HttpConnection
 from smg.errors import EngineBusy, EngineUnavailable
 
-__all__ = ["HttpPool"]
+__all__ = ["HttpPool", "Sent"]
+
+Sent = Callable[[HttpCall], object] | None
 
 # uvicorn closes after 5 s without a request, and a request that crosses the close on its way is lost.
 IDLE_S = 4.0
@@ -37,17 +40,19 @@ class HttpPool:
         """Connections that are open."""
         return len(self._all)
 
-    async def send(self, request: HttpRequest, *, keyless: bool = False) -> HttpCall:
+    async def send(self, request: HttpRequest, *, keyless: bool = False, sent: Sent = None) -> HttpCall:
         """Sends a request and gives the call once its head is there. Raises EngineUnavailable, EngineBusy, EngineProtocol.
 
-        `keyless`: without the engine's key, because the request brings its own. A connection that the engine closed while it was idle is
-        replaced: nothing of the request was answered.
+        `keyless`: without the engine's key, because the request brings its own. `sent` gets the call at the moment from which on the engine
+        may see the request. A connection that the engine closed while it was idle is replaced: nothing of the request was answered.
         """
         head = self._head(request, keyless=keyless)  # before a connection is counted, as it may raise
         while True:
             connection, reused = await self._take()
             call = connection.send(head, request.body)
             try:
+                if sent is not None:
+                    sent(call)
                 await call.head()
             except EngineUnavailable:
                 call.close()

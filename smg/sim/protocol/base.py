@@ -12,12 +12,12 @@ import grpc
 from google.protobuf.message import Message
 
 from smg.pb import common_pb2
+from smg.sim.handover import Fetches
 from smg.sim.kvlog import Batch, Cleared, HistoryLost, Removed, Stored
 from smg.sim.options import SimOptions
 from smg.sim.request import Call, Output, Refused, Submission
 from smg.sim.scheduler import Scheduler
 from smg.sim.script import Fault
-from smg.sim.transfer import claim
 from smg.sim.wire import distress
 
 __all__ = ["VERSION", "Context", "Engine", "Service", "batch_message", "join", "matched_fields"]
@@ -25,7 +25,6 @@ __all__ = ["VERSION", "Context", "Engine", "Service", "batch_message", "join", "
 ARCHIVE_CHUNK_BYTES = 64 * 1024
 INTERNAL_ERROR = 2  # HTTP/2 error code
 VERSION = "0.0.0-sim"
-CLAIM_WAIT_S = 5.0
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -92,7 +91,7 @@ class Service(Generic[Request, Response]):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scheduler = engine.scheduler
-        self._transfers: set[asyncio.Task[None]] = set()
+        self._fetches = Fetches(engine.scheduler, engine.counters)
 
     @abstractmethod
     def submission(self, request: Request) -> Submission:
@@ -117,7 +116,7 @@ class Service(Generic[Request, Response]):
         except Refused as refused:
             await context.abort(grpc.StatusCode[refused.status], refused.message)
             return
-        transfer = self._start_transfer(call) if call.submission.transfer else None
+        fetch = self._fetches.start(call)
         try:
             await self._serve(call, streamed=self.is_streamed(request), context=context)
         except asyncio.CancelledError:
@@ -125,29 +124,7 @@ class Service(Generic[Request, Response]):
             raise
         finally:
             self.scheduler.drop(call)
-            if transfer is not None and call.submission.transfer and call.submission.transfer.required:
-                transfer.cancel()  # where it is not, the cache is fetched all the same, for that is how the prefill engine may forget it
-
-    def _start_transfer(self, call: Call) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._transfer(call))
-        self._transfers.add(task)
-        task.add_done_callback(self._transfers.discard)
-        return task
-
-    async def _transfer(self, call: Call) -> None:
-        """Fetches the prompt's KV from the prefill engine; then the call is queued, or fails."""
-        wanted = call.submission.transfer
-        assert wanted is not None
-        tokens = None
-        if wanted.host:
-            wait_s = CLAIM_WAIT_S if wanted.required else 0.0  # where it is not required, the prefill has ended before
-            tokens = await claim(wanted.host, port=wanted.port, name=wanted.name, wait_s=wait_s)
-        self.engine.counters.transfers += tokens is not None
-        self.engine.counters.transfers_failed += tokens is None
-        if tokens is None and wanted.required:
-            self.scheduler.fail(call, Fault(kind="error", code="INTERNAL"))
-        else:
-            self.scheduler.enqueue(call, remote_prompt=tokens is not None)
+            self._fetches.end(call, fetch)
 
     async def _serve(self, call: Call, *, streamed: bool, context: Context) -> None:
         interval = self.engine.options.stream_interval if streamed else None

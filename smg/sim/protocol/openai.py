@@ -14,9 +14,11 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from smg.sim.chat import TextStream, render_chat
+from smg.sim.handover import Fetches, handed, parameters_transfer
 from smg.sim.http import HttpRequest, HttpServer, Reply
 from smg.sim.output import Scores
 from smg.sim.protocol.base import VERSION, Engine
+from smg.sim.protocol.openai_pair import PairFields, legs_of
 from smg.sim.request import Call, Finish, Output, Refused, Submission
 from smg.sim.script import Fault
 from smg.types.json import Json, JsonObject
@@ -40,7 +42,7 @@ class StreamOptions(Struct, frozen=True):
     include_usage: bool = False
 
 
-class Body(Struct, frozen=True):
+class Body(PairFields, frozen=True):
     """A completion request, of either kind; what is not known is ignored, as engines do."""
 
     model: str = ""
@@ -72,6 +74,7 @@ class Servicer:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scheduler = engine.scheduler
+        self._fetches = Fetches(engine.scheduler, engine.counters)
 
     async def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answers one request."""
@@ -100,8 +103,10 @@ class Servicer:
             await _refuse(reply, str(error), status=400)
             return
         except Refused as refused:
+            self._fetches.give_up(parameters_transfer(body.kv_transfer_params or {}))
             await _refuse(reply, refused.message, status=STATUS_OF.get(refused.status, 500))
             return
+        fetch = self._fetches.start(call)
         answer = _Answer(self.engine, call, body, chat=chat)
         try:
             await self._serve(answer, reply)
@@ -110,16 +115,20 @@ class Servicer:
             raise
         finally:
             self.scheduler.drop(call)
+            self._fetches.end(call, fetch)
 
     async def _serve(self, answer: "_Answer", reply: Reply) -> None:
-        unfinished, streamed = answer.call.submission.n, answer.body.stream
+        call, streamed = answer.call, answer.body.stream
+        unfinished = call.submission.n
         while unfinished:
-            output = await answer.call.read()
+            output = await call.read()
             if output.fault is not None:
                 await self._strike(output.fault, reply)
                 return
             unfinished -= output.finish is not None
             events = answer.add(output)
+            if not unfinished and call.submission.pin is not None and self.engine.options.owned_by == "sglang":
+                await self.scheduler.pins.taken(call.submission.pin)  # SGLang's prefill is over when its cache has been fetched
             if streamed:
                 if not reply.started:
                     await reply.start()
@@ -155,17 +164,22 @@ class Servicer:
         if body.model not in ("", self.engine.model.name):
             raise Refused(f"The model `{body.model}` does not exist.", status="NOT_FOUND")
         wanted = body.max_completion_tokens or body.max_tokens
+        name = f"{request_id or 'cmpl'}-{uuid.uuid4().hex}"
+        pin, transfer = legs_of(self.engine.options, body, request_id=name)
         top = body.logprobs if isinstance(body.logprobs, int) and not isinstance(body.logprobs, bool) else body.top_logprobs
         return Submission(
-            request_id=f"{request_id or 'cmpl'}-{uuid.uuid4().hex}",
+            request_id=name,
             prompt_ids=self._prompt(body),
             n=body.n,
-            max_tokens=wanted,
+            max_tokens=1 if pin is not None else wanted,
             min_tokens=body.min_tokens,
             ignore_eos=body.ignore_eos,
             stop=_stops(body),
             stop_token_ids=tuple(body.stop_token_ids or ()),
             logprobs=None if body.logprobs is None or body.logprobs is False else top,
+            pin=pin,
+            pin_ends_by_abort=self.engine.options.owned_by == "sglang",
+            transfer=transfer,
         )
 
     def _prompt(self, body: Body) -> list[int]:
@@ -196,7 +210,7 @@ class Servicer:
             "id": model.name,
             "object": "model",
             "created": 0,
-            "owned_by": "sim",
+            "owned_by": self.engine.options.owned_by,
             "root": str(model.folder),
             "max_model_len": model.context_length,
         }
@@ -238,6 +252,7 @@ class _Answer:
         self.call = call
         self.body = body
         self._model = engine.model
+        self._engine, self._options = engine, engine.options
         self._chat = chat
         self._created = int(time.time())
         skip, keep = body.skip_special_tokens, body.include_stop_str_in_output
@@ -283,7 +298,10 @@ class _Answer:
                 entry["token_ids"] = list(choice.ids)
             entries.append(entry)
         kind = "chat.completion" if self._chat else "text_completion"
-        return {**self.head(), "object": kind, "choices": entries, "usage": self.usage()}
+        answer: JsonObject = {**self.head(), "object": kind, "choices": entries, "usage": self.usage()}
+        if self.call.submission.pin is not None and self._options.owned_by == "vllm":
+            answer["kv_transfer_params"] = handed(self.call, engine_id="sim", host=self._options.host, port=self._engine.status_port)
+        return answer
 
     def head(self) -> JsonObject:
         """Gives the fields that every event has."""

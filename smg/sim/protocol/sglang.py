@@ -14,9 +14,10 @@ import grpc
 
 from smg.pb import sglang_scheduler_pb2 as pb
 from smg.pb import sglang_scheduler_pb2_grpc
+from smg.sim.handover import room_of
 from smg.sim.output import score_token
 from smg.sim.protocol.base import VERSION, Context, Service, matched_fields
-from smg.sim.request import Call, Output, Refused, Submission, Transfer
+from smg.sim.request import Call, Output, Refused, Submission
 
 __all__ = ["Servicer", "add_to_server"]
 
@@ -34,10 +35,9 @@ class Servicer(
         params = request.sampling_params
         _check(params)
         role = self.engine.options.role
-        if role != "regular" and not request.HasField("disaggregated_params"):
-            raise Refused("disaggregated request without bootstrap room id")
-        rendezvous, room = request.disaggregated_params, f"room-{request.disaggregated_params.bootstrap_room}"
-        transfer = Transfer(host=rendezvous.bootstrap_host, port=rendezvous.bootstrap_port, name=room, required=True)
+        place = request.disaggregated_params
+        room = place.bootstrap_room if request.HasField("disaggregated_params") else None
+        pin, transfer = room_of(role, host=place.bootstrap_host, port=place.bootstrap_port, room=room)
         wants_prompt = request.return_logprob and 0 <= request.logprob_start_len < len(request.tokenized.input_ids)
         return Submission(
             request_id=request.request_id,
@@ -49,9 +49,9 @@ class Servicer(
             stop_token_ids=() if params.ignore_eos else tuple(params.stop_token_ids),
             logprobs=request.top_logprobs_num if request.return_logprob else None,
             prompt_logprobs=request.top_logprobs_num if wants_prompt else None,
-            pin=room if role == "prefill" else None,
+            pin=pin,
             pin_ends_by_abort=True,
-            transfer=transfer if role == "decode" else None,
+            transfer=transfer,
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:

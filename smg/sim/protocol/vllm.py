@@ -13,9 +13,10 @@ import grpc
 
 from smg.pb import vllm_engine_pb2 as pb
 from smg.pb import vllm_engine_pb2_grpc
+from smg.sim.handover import handed, parameters_transfer
 from smg.sim.output import Scores, score_token
 from smg.sim.protocol.base import VERSION, Context, Engine, Service, matched_fields
-from smg.sim.request import Call, Output, Refused, Submission, Transfer
+from smg.sim.request import Call, Output, Refused, Submission
 from smg.types.json import JsonObject
 
 __all__ = ["Servicer", "add_to_server"]
@@ -51,7 +52,7 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             logprobs=params.logprobs if params.HasField("logprobs") else None,
             prompt_logprobs=params.prompt_logprobs if params.HasField("prompt_logprobs") else None,
             pin=str(parameters.get("transfer_id") or request.request_id) if parameters.get("do_remote_decode") else None,
-            transfer=_transfer(parameters) if parameters.get("do_remote_prefill") else None,
+            transfer=parameters_transfer(parameters),
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:
@@ -83,7 +84,9 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
                 **({} if output.matched_eos else matched_fields(output)),
             )
             if call.submission.pin is not None and output.finish != "abort":
-                complete.kv_transfer_params_json = json.dumps(self._handoff(call))
+                complete.kv_transfer_params_json = json.dumps(
+                    handed(call, engine_id=self._engine_id, host=self.engine.options.host, port=self.engine.status_port)
+                )
             messages.append(pb.GenerateResponse(complete=complete))
         return messages
 
@@ -139,18 +142,6 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
         load = pb.SchedulerLoad(**self.engine.load())
         return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=1, loads=[load])
 
-    def _handoff(self, call: Call) -> JsonObject:
-        """Gives the parameters with which a decode engine finds this prompt's KV."""
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_engine_id": self._engine_id,
-            "remote_request_id": call.submission.pin or "",
-            "remote_block_ids": [],
-            "remote_host": self.engine.options.host,
-            "remote_port": self.engine.status_port,
-        }
-
     def _prompt_logprobs(self, call: Call) -> pb.InputLogProbs:
         """Scores the prompt; its first token has no value."""
         top = call.submission.prompt_logprobs or 0
@@ -201,14 +192,6 @@ def _parameters(request: pb.GenerateRequest) -> JsonObject:
     if not isinstance(value, dict):
         raise Refused("kv_transfer_params_json is not an object")
     return cast(JsonObject, value)
-
-
-def _transfer(parameters: JsonObject) -> Transfer:
-    """Reads what `_handoff` of the prefill engine wrote. vLLM computes the prompt itself when the transfer fails."""
-    host, port, name = parameters.get("remote_host"), parameters.get("remote_port"), parameters.get("remote_request_id")
-    if isinstance(host, str) and isinstance(port, int) and isinstance(name, str):
-        return Transfer(host=host, port=port, name=name, required=False)
-    return Transfer(host="", port=0, name="", required=False)
 
 
 def _output_logprobs(ids: list[int], scores: list[Scores], top: int | None) -> pb.OutputLogProbs:

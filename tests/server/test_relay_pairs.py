@@ -1,0 +1,400 @@
+"""Requests that two engines over HTTP compute together: what each is told, byte by byte, and that nobody keeps anything when either part,
+or the client, is gone."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from smg.engine import HttpRequest
+from smg.pipeline import relay_pairs
+from smg.pipeline.relay_request import RelayRequest, changed
+from smg.sim.server import Sim, start_sim
+from tests.engine.http.upstream import STREAM_HEAD, Asked, answer, chunked, upstream
+from tests.server.relaying import Relaying, config, over, relaying
+from tests.server.serving import until
+from tests.server.test_relay import hang, idle, run, saying
+
+PARAMS = b'{ "do_remote_prefill" :true,"remote_block_ids": [1,2 ],"remote_host":"10.0.0.1"}'
+HANDED = b'{"id":"x","choices":[],"kv_transfer_params":' + PARAMS + b"}"
+PAIR: tuple[dict[str, object], ...] = ({"role": "prefill"}, {"role": "decode"})
+HEADERS = {"content-type": "application/json"}
+RUNTIMES = pytest.mark.parametrize("runtime", ["vllm", "sglang"])
+
+
+def test_vllm_is_told_one_after_the_other() -> None:
+    """The client's own bytes stay, odd space and order too; the prefill engine's words go on as they are."""
+    body = (
+        b'{ "stream" : true, "model":"org/m",\n"messages":[{"role":"user","content":"}\\u007d{"}] , "max_completion_tokens": 64,'
+        b'"stream_options":{"include_usage":true},"min_tokens":3,"seed":1e0}\n'
+    )
+    told = (
+        b'{ "stream" : false, "model":"org/m",\n"messages":[{"role":"user","content":"}\\u007d{"}] , "max_completion_tokens": 1,'
+        b'"stream_options":null,"min_tokens":0,"seed":1e0,"max_tokens":1,'
+        b'"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}\n'
+    )
+    stream = b"data: 1\n\ndata: [DONE]\n\n"
+
+    async def scene() -> None:
+        decode = saying(STREAM_HEAD + chunked(stream) + b"0\r\n\r\n")
+        async with relaying(saying(answer(HANDED)), decode, records=PAIR) as gateway:
+            reply = await gateway.http.post("/v1/chat/completions", content=body, headers={**HEADERS, "x-request-id": "mine"})
+            assert (reply.status_code, reply.content) == (200, stream)
+            [first], [second] = (server.asked for server in gateway.servers)
+            assert first.body == told
+            assert second.body == body[:-2] + b',"kv_transfer_params":' + PARAMS + b"}\n"
+            assert first.headers["x-request-id"] == second.headers["x-request-id"]
+            await idle(gateway)
+            assert any('"http"' in name for name in gateway.counted("smg_pd_prefill_duration_seconds"))
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("fields", "rooms"), [({}, 1), ({"n": 3}, 3), ({"prompt": ["a", "b"], "n": 2}, 4), ({"prompt": [[1, 2], [3]]}, 2)])
+def test_sglang_is_told_at_once(fields: dict[str, object], rooms: int) -> None:
+    body = json.dumps({"model": "org/m", "prompt": "Hi", **fields}, indent=1).encode()
+    records = ({"role": "prefill", "bootstrap_port": 8999}, {"role": "decode"})
+
+    async def scene() -> None:
+        meet = asyncio.Barrier(2)  # neither answers before both were asked
+
+        async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await meet.wait()
+            writer.write(answer(b'{"choices":[]}'))
+
+        async with relaying(script, script, runtime="sglang", records=records) as gateway:
+            reply = await gateway.http.post("/v1/completions", content=body, headers=HEADERS)
+            assert reply.content == b'{"choices":[]}'
+            first, second = (server.asked[0].body for server in gateway.servers)
+            assert first == second
+            added = first.removeprefix(body[:-1])
+            place = json.loads(b"{" + added.removeprefix(b","))
+            if rooms == 1:
+                place = {name: [value] for name, value in place.items()}
+            assert place["bootstrap_host"] == ["127.0.0.1"] * rooms
+            assert place["bootstrap_port"] == [8999] * rooms
+            assert len(set(place["bootstrap_room"])) == rooms
+            assert all(0 <= room < 1 << 63 for room in place["bootstrap_room"])
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_too_many_rooms_are_refused() -> None:
+    async def scene() -> None:
+        async with relaying(hang, hang, runtime="sglang", records=PAIR) as gateway:
+            reply = await gateway.http.post("/v1/completions", json={"model": "org/m", "prompt": "Hi", "n": 1 << 30})
+            assert reply.status_code == 400
+            assert not any(server.asked for server in gateway.servers)
+            await idle(gateway)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "Hi", "n": 2}),
+        ("/v1/completions", {"prompt": ["Hi", "Ho"]}),
+        ("/v1/completions", {"prompt": "Hi", "echo": True}),
+        ("/v1/chat/completions", {"messages": [], "prompt_logprobs": 1}),
+        ("/v1/responses", {"input": "Hi"}),
+    ],
+)
+def test_what_a_vllm_engine_computes_alone(path: str, fields: dict[str, object]) -> None:
+    async def scene() -> None:
+        async with relaying(hang, saying(answer()), records=PAIR) as gateway:
+            assert (await gateway.http.post(path, json={"model": "org/m", **fields})).status_code == 200
+            assert json.loads(gateway.servers[1].asked[0].body) == {"model": "org/m", **fields}
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_what_other_engines_cannot() -> None:
+    async def scene() -> None:
+        async with relaying(hang, hang, runtime="sglang", records=PAIR) as gateway:
+            assert (await gateway.http.post("/v1/responses", json={"model": "org/m", "input": "Hi"})).status_code == 501
+        async with relaying(hang, hang, runtime="llamacpp", records=PAIR) as gateway:
+            reply = await gateway.http.post("/v1/completions", json={"model": "org/m", "prompt": "Hi"})
+            assert (reply.status_code, "apart" in reply.text) == (400, True)
+            await idle(gateway)
+
+    run(scene())
+
+
+async def asking(gateway: Relaying, **fields: object) -> Any:
+    return await gateway.http.post("/v1/completions", json={"model": "org/m", "prompt": "Hi", **fields})
+
+
+@RUNTIMES
+def test_what_the_prefill_engine_says_of_the_request_is_passed_on(runtime: str) -> None:
+    said = b'{"message": "the prompt is too long"}'
+
+    async def scene() -> None:
+        async with relaying(saying(answer(said, status="400 Bad Request")), hang, runtime=runtime, records=PAIR) as gateway:
+            reply = await asking(gateway)
+            assert (reply.status_code, reply.content) == (400, said)
+            await idle(gateway)
+
+    run(scene())
+
+
+@RUNTIMES
+@pytest.mark.parametrize("status", ["503 Service Unavailable", "429 Too Many Requests", ""])
+def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -> None:
+    """And it is the one that is blamed."""
+
+    async def scene() -> None:
+        ill = saying(answer(b"{}", status=status)) if status else saying(close=True)
+        many = ({"role": "prefill"}, {"role": "prefill"}, {"role": "decode"})
+        made = config(routing={"prefill_policy": "passthrough"})
+        helped = asyncio.Event()
+
+        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer(HANDED))
+            helped.set()
+
+        async def decodes(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await helped.wait()
+            writer.write(answer())
+
+        async with relaying(ill, helps, decodes, runtime=runtime, records=many, made=made) as gateway:
+            reply = await asking(gateway)
+            assert reply.status_code == 200, reply.text
+            assert [len(server.asked) > 0 for server in gateway.servers] == [True] * 3
+            failures = gateway.counted("smg_worker_cb_outcomes_total")
+            assert not any("failure" in name and gateway.servers[2].url in name for name in failures)
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_a_prompt_is_computed_once_where_no_decode_engine_was_asked() -> None:
+    async def scene() -> None:
+        async with upstream(hang) as gone:
+            pass
+        roles = ({"role": "prefill"}, {"role": "decode", "url": gone.url}, {"role": "decode"})
+        made = config(routing={"decode_policy": "passthrough"})
+        async with relaying(saying(answer(HANDED)), hang, saying(answer()), records=roles, made=made) as gateway:
+            assert (await asking(gateway)).status_code == 200
+            assert [len(server.asked) for server in gateway.servers] == [1, 0, 1]
+            assert PARAMS in gateway.servers[2].asked[0].body
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_a_cache_that_a_decode_engine_may_have_fetched_is_not_used_again() -> None:
+    """Its blocks may be another prompt's by then."""
+
+    async def scene() -> None:
+        roles = ({"role": "prefill"}, {"role": "decode"}, {"role": "decode"})
+        made = config(routing={"decode_policy": "passthrough"})
+        async with relaying(saying(answer(HANDED)), saying(close=True), saying(answer()), records=roles, made=made) as gateway:
+            assert (await asking(gateway)).status_code == 200
+            assert len(gateway.servers[0].asked) == 2
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_a_prefill_engine_that_says_nothing_of_its_cache() -> None:
+    async def scene() -> None:
+        async with relaying(saying(answer(b'{"kv_transfer_params":null}')), saying(answer()), records=PAIR) as gateway:
+            assert (await asking(gateway)).status_code == 200
+            assert json.loads(gateway.servers[1].asked[0].body) == {"model": "org/m", "prompt": "Hi"}
+            await idle(gateway)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_of_one_part_ends_the_other(broken: int, stream: bool) -> None:
+    """Known bug B120: the decode engine waits for minutes by itself."""
+
+    async def scene() -> None:
+        go = asyncio.Event()
+
+        async def breaks(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            writer.close()
+
+        scripts = (breaks, hang) if broken == 0 else (hang, breaks)
+        made = config(resilience={"disable_retries": True})
+        async with relaying(*scripts, runtime="sglang", records=PAIR, made=made) as gateway:
+            asked = asyncio.ensure_future(asking(gateway, stream=stream))
+            await until(lambda: all(server.asked for server in gateway.servers))
+            go.set()
+            assert (await asked).status_code == 503
+            await asyncio.wait_for(gateway.servers[1 - broken].left.wait(), 5)
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_a_prefill_engine_that_is_lost_in_mid_stream_ends_the_stream() -> None:
+    async def scene() -> None:
+        go = asyncio.Event()
+
+        async def breaks(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            writer.close()
+
+        async def begins(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(STREAM_HEAD + chunked(b"data: 1\n\n"))
+            await asyncio.Event().wait()
+
+        async with relaying(breaks, begins, runtime="sglang", records=PAIR) as gateway:
+            body = {"model": "org/m", "prompt": "Hi", "stream": True}
+            async with gateway.http.stream("POST", "/v1/completions", json=body) as reply:
+                text = ""
+                async for piece in reply.aiter_text():
+                    text += piece
+                    go.set()
+            assert text.startswith("data: 1\n\n")
+            assert "engine_unavailable" in text
+            await asyncio.wait_for(gateway.servers[1].left.wait(), 5)
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_what_an_engine_said_while_its_client_left_is_not_lost() -> None:
+    """It had computed the prompt at that moment: the cache is fetched, by which the engine may give it up."""
+
+    async def scene() -> None:
+        async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            began.set()
+            await reader.read()  # to the end of the client's side
+            writer.write(answer(HANDED))
+            await writer.drain()
+            writer.close()
+
+        began = asyncio.Event()
+        server = await asyncio.start_server(ends, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with relaying(hang, saying(answer()), records=({"role": "prefill", "url": url}, {"role": "decode"})) as gateway:
+            asked = asyncio.ensure_future(asking(gateway, max_tokens=50, stream=True))
+            await began.wait()
+            asked.cancel()
+            await until(lambda: gateway.servers[1].asked)
+            released = json.loads(gateway.servers[1].asked[0].body)
+            assert (released["max_tokens"], released["stream"], released["kv_transfer_params"]) == (1, False, json.loads(PARAMS))
+            await idle(gateway)
+        server.close()
+
+    run(scene())
+
+
+@contextlib.asynccontextmanager
+async def simulated(
+    runtime: str, *, front: str = "native", kv_lease_s: float = 1e6, **options: Mapping[str, Any]
+) -> AsyncIterator[tuple[Relaying, Sim, Sim]]:
+    """A gateway in front of a simulated pair, whose blocks are counted. A cache that nobody fetches is kept for
+    `kv_lease_s`."""
+    async with contextlib.AsyncExitStack() as stack:
+        sims = []
+        for role in ("prefill", "decode"):
+            sim = await start_sim(protocol="openai", owned_by=runtime, role=role, kv_lease_s=kv_lease_s, **options.get(role, {}))
+            stack.push_async_callback(sim.close)
+            sims.append(sim)
+        engines = [
+            {"url": sim.url, "runtime": runtime, "model": "sim-model", "role": sim.options.role, "bootstrap_port": sim.engine.status_port}
+            for sim in sims
+        ]
+        yield await stack.enter_async_context(over(*engines, front=front)), sims[0], sims[1]
+
+
+async def free(gateway: Relaying, *sims: Sim) -> None:
+    """Waits until no engine holds a block and nothing is counted."""
+    await idle(gateway)
+    held = [
+        lambda sim=sim: sim.counters.blocks_used + sim.counters.blocks_pinned + sim.counters.running + sim.counters.waiting for sim in sims
+    ]
+    await until(lambda: not any(count() for count in held), within_s=20)
+
+
+TEXT = "Say something. " * 20 + "And no more."
+CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": TEXT}]}
+
+
+@RUNTIMES
+@pytest.mark.parametrize(("front", "stream"), [("native", False), ("native", True), ("granian", True)])
+def test_the_answer_of_a_pair(runtime: str, front: str, stream: bool) -> None:
+    async def scene() -> None:
+        async with simulated(runtime, front=front) as (gateway, prefill, decode):
+            for number in range(3):
+                reply = await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+                assert reply.status_code == 200, reply.text
+                pieces = re.findall(r'"content":"(.*?)"', reply.text)
+                assert "".join(pieces) == TEXT
+                assert decode.counters.transfers == number + 1
+            assert (prefill.counters.finished, prefill.counters.tokens, decode.counters.finished) == (3, 3, 3)
+            await free(gateway, prefill, decode)
+
+    run(scene())
+
+
+@RUNTIMES
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("leave_at", ["prefill", "between", "decode", "answer"])
+def test_a_client_that_leaves_frees_both(runtime: str, stream: bool, leave_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known bugs B119, B121."""
+    slow: dict[str, Mapping[str, Any]] = {
+        "prefill": {"prefill": {"ttft_ms": 20000}},
+        "between": {},
+        "decode": {"decode": {"ttft_ms": 20000}},
+        "answer": {"decode": {"itl_ms": 50}},
+    }
+
+    async def scene() -> None:
+        between = asyncio.Event()
+
+        async def held(
+            request: RelayRequest, message: HttpRequest, values: Mapping[str, bytes], too: Mapping[str, bytes] = relay_pairs.EMPTY
+        ) -> HttpRequest:
+            if leave_at == "between" and b"remote_host" in values.get("kv_transfer_params", b"") and not between.is_set():
+                between.set()
+                await asyncio.Event().wait()
+            return await changed(request, message, values, too)
+
+        monkeypatch.setattr(relay_pairs, "changed", held)
+        async with simulated(runtime, **slow[leave_at]) as (gateway, prefill, decode):
+            reached: dict[str, Callable[[], object]] = {
+                "prefill": lambda: prefill.counters.running,
+                "between": between.is_set,
+                "decode": lambda: decode.counters.transfers,
+                "answer": lambda: decode.counters.tokens > 3,
+            }
+            asked = asyncio.ensure_future(gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": stream}))
+            await until(reached[leave_at])
+            asked.cancel()
+            await until(lambda: decode.counters.transfers == (leave_at != "prefill"))
+            await free(gateway, prefill, decode)
+            if leave_at in ("decode", "answer"):
+                assert decode.counters.aborted == 1
+
+    if (runtime, leave_at) != ("sglang", "between"):  # both parts run at once there
+        run(scene())
+
+
+@RUNTIMES
+@pytest.mark.parametrize("dies", ["prefill", "decode"])
+def test_an_engine_that_dies_leaves_nothing_behind(runtime: str, dies: str) -> None:
+    async def scene() -> None:
+        async with simulated(runtime, kv_lease_s=0.5, **{dies: {"ttft_ms": 20000}}) as (gateway, prefill, decode):
+            many = [asyncio.ensure_future(gateway.http.post("/v1/chat/completions", json=CHAT)) for _ in range(8)]
+            await until(lambda: (prefill if dies == "prefill" else decode).counters.running == 8)
+            (prefill if dies == "prefill" else decode).kill()
+            for reply in await asyncio.gather(*many):
+                assert reply.status_code in (502, 503), reply.text
+            await free(gateway, decode if dies == "prefill" else prefill)
+
+    run(scene())
