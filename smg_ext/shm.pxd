@@ -8,6 +8,7 @@ cdef struct ShmC:
     int64_t *inflight
     int64_t *series
     int64_t *cells
+    int64_t *counts
     int64_t row_count
     int64_t engine_count
     int64_t series_count

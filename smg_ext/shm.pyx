@@ -31,7 +31,7 @@ cdef extern from *:
     int smg_claim(int64_t *at, int64_t expected, int64_t value) nogil
 
 cdef enum:
-    MAGIC = 0x534D4701
+    MAGIC = 0x534D4702
     # words of the header
     H_MAGIC = 0
     H_ROWS = 1
@@ -48,6 +48,7 @@ cdef enum:
     H_CELLS_USED = 12
     H_DROPPED = 13
     H_RETRIES = 16
+    H_COUNTS_AT = 19
     HEADER_WORDS = 32
     # words of an engine slot: state, epoch, suspect, the load fields, the breaker
     E_WORDS = 16
@@ -68,6 +69,9 @@ cdef enum:
     BREAKER_EPOCH_SHIFT = 18
     BREAKER_EPOCHS = 63
     SURVEY_FIELDS = 8
+    # words of an engine's counts
+    N_WORDS = 8
+    COUNT_FIELDS = 6
     # words of a process row: pid, phase, last heartbeat, connections
     R_WORDS = 8
     R_PID = 0
@@ -207,6 +211,7 @@ cdef class Shm:
         self.c.inflight = words + words[H_INFLIGHT_AT]
         self.c.series = words + words[H_SERIES_AT]
         self.c.cells = words + words[H_CELLS_AT]
+        self.c.counts = words + words[H_COUNTS_AT]
 
     def __dealloc__(self):
         if self.mapped:
@@ -256,6 +261,8 @@ cdef class Shm:
         cdef int i
         for i in range(LOAD_FIELDS):
             smg_store(at + E_LOAD + i, 0)
+        for i in range(COUNT_FIELDS):
+            smg_store(self.c.counts + slot * N_WORDS + i, 0)
         smg_store(at + E_SUSPECT, 0)
         smg_store(at + E_STATE, state)
         epoch = smg_add(at + E_EPOCH, 1) + 1
@@ -299,6 +306,19 @@ cdef class Shm:
         cdef int i
         for i in range(LOAD_FIELDS):
             fields[i] = smg_load(at + E_LOAD + i)
+
+    def count(self, int64_t slot, int64_t epoch, int64_t field):
+        """Adds one to a count of a slot's epoch, by its place in `smg.obs.shm.COUNT_FIELDS`; does nothing once another epoch has begun."""
+        cdef int64_t *at = self._engine(slot)
+        if not 0 <= field < COUNT_FIELDS:
+            raise IndexError(f"no count {field}")
+        if smg_load(at + E_EPOCH) == epoch:
+            smg_add(self.c.counts + slot * N_WORDS + field, 1)
+
+    def counts(self, int64_t slot):
+        """Gives what `count` has counted in the slot's epoch."""
+        self._engine(slot)
+        return tuple([smg_load(self.c.counts + slot * N_WORDS + i) for i in range(COUNT_FIELDS)])
 
     def acquire(self, int64_t row, int64_t slot, int64_t epoch, int64_t tokens):
         """Counts a request of `tokens` at a slot's epoch. Only the row's own process calls it, from one thread."""

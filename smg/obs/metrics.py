@@ -113,7 +113,7 @@ METRICS = {
 
 
 class Sample(Struct, frozen=True):
-    """The value of a gauge at scrape; `labels` in the order of the metric's."""
+    """The value of a gauge at scrape, or of a counter that is kept elsewhere; `labels` in the order of the metric's."""
 
     name: str
     labels: tuple[str, ...]
@@ -230,6 +230,11 @@ def escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
+def written(value: float) -> str:
+    """Gives a number as Prometheus reads it, whole ones with all their digits."""
+    return str(int(value)) if isinstance(value, int) else f"{value:g}"
+
+
 def render(shm: Shm, *, gauges: Iterable[Sample]) -> bytes:
     """Gives all metrics in Prometheus' text format, version 0.0.4."""
     lines: dict[str, list[str]] = {}
@@ -243,7 +248,7 @@ def render(shm: Shm, *, gauges: Iterable[Sample]) -> bytes:
         if name in METRICS:
             lines.setdefault(name, []).extend(_histogram(text, values) if len(values) > 1 else [f"{text} {values[0]}"])
     for sample in gauges:
-        lines.setdefault(sample.name, []).append(f"{series_key(sample.name, sample.labels).decode()} {sample.value:g}")
+        lines.setdefault(sample.name, []).append(f"{series_key(sample.name, sample.labels).decode()} {written(sample.value)}")
     text_lines = []
     for name, metric in METRICS.items():
         if name in lines:

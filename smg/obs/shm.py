@@ -21,6 +21,7 @@ __all__ = [
     "BUCKETS_HEADER_WORDS",
     "BUCKET_WAYS",
     "CONTROL_ROW",
+    "COUNT_FIELDS",
     "FIRST_WORKER_ROW",
     "KEY_BYTES",
     "LOAD_FIELDS",
@@ -45,11 +46,13 @@ LOAD_FIELDS = (
     *("running", "waiting", "used_tokens", "max_tokens", "waiting_uncached_tokens", "generated_milli_per_s", "polled_ms"),
     *("counted_requests", "counted_tokens"),
 )
+# What is counted of an engine's life: requests that its breaker has judged, and the changes of its breaker.
+COUNT_FIELDS = ("success", "failure", "closed_open", "open_half_open", "half_open_closed", "half_open_open")
 # What `survey` says of an engine: requests and prompt tokens in flight, whether it takes requests, its breaker's state, what it has of
 # others' requests and tokens, of waiting requests whose tokens it does not tell, and the part of its KV cache in use, in thousandths.
 SURVEY_FIELDS = ("requests", "tokens", "usable", "breaker", "foreign_requests", "foreign_tokens", "foreign_untold", "usage_milli")
 
-MAGIC = 0x534D4701
+MAGIC = 0x534D4702
 HEADER_WORDS = 32
 (
     ROWS,
@@ -70,8 +73,9 @@ HEADER_WORDS = 32
     RETRIES,
     SEATS_AT,
     BUCKETS_AT,
-) = range(1, 19)
-ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS = 16, 8, 4, 64
+    COUNTS_AT,
+) = range(1, 20)
+ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS, COUNT_WORDS = 16, 8, 4, 64, 8
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 BREAKER = LOAD + len(LOAD_FIELDS)
 BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS = 18, 63
@@ -124,6 +128,7 @@ def make_block(
         STICKY_HEADER_WORDS + engines + LINE_WORDS * (sticky_lines + 1),
         SEATS_HEADER_WORDS + -(-seats // LINE_WORDS) * LINE_WORDS + waiters,
         BUCKETS_HEADER_WORDS + 2 * (buckets + BUCKET_WAYS),
+        COUNT_WORDS * engines,
     )
     places = [HEADER_WORDS]
     for length in tables:
@@ -136,7 +141,7 @@ def make_block(
     with memoryview(memory) as view, view.cast("q") as words:
         for index, value in enumerate((MAGIC, rows, engines, series, cells, *places[:5], size)):
             words[index] = value
-        words[PREFIX_AT], words[STICKY_AT], words[SEATS_AT], words[BUCKETS_AT] = places[5:9]
+        words[PREFIX_AT], words[STICKY_AT], words[SEATS_AT], words[BUCKETS_AT], words[COUNTS_AT] = places[5:10]
         words[RETRIES] = retries
         words[places[5] : places[5] + 6] = array("q", (prefix_lines, *keys, 0, 0, prefix_block_size))
         words[places[6] : places[6] + 3] = array("q", (sticky_lines, *keys))
@@ -161,6 +166,7 @@ class PlainShm:
         self.unsigned = view.cast("Q")
         self.prefix_at, self.sticky_at = self._words[PREFIX_AT], self._words[STICKY_AT]
         self.seats_at, self.buckets_at = self._words[SEATS_AT], self._words[BUCKETS_AT]
+        self._counts_at = self._words[COUNTS_AT]
         if self._words[0] != MAGIC or self._words[SIZE] != view.nbytes:
             raise ValueError("not a block of this version")
         self._engines_at, self._rows_at, self._inflight_at, self._series_at, self._cells_at = self._words[ENGINES_AT : CELLS_AT + 1]
@@ -203,6 +209,8 @@ class PlainShm:
         at = self._engine(slot)
         for index in range(len(LOAD_FIELDS)):
             self._words[at + LOAD + index] = 0
+        for index in range(len(COUNT_FIELDS)):
+            self._words[self._counts_at + slot * COUNT_WORDS + index] = 0
         self._words[at + SUSPECT] = 0
         self._words[at + STATE] = state
         self._words[at + EPOCH] += 1
@@ -238,6 +246,18 @@ class PlainShm:
             raise ValueError(f"a load has {len(LOAD_FIELDS)} fields")
         for index in range(len(LOAD_FIELDS)):
             fields[index] = self._words[at + LOAD + index]
+
+    def count(self, slot: int, epoch: int, field: int) -> None:
+        at = self._engine(slot)
+        if not 0 <= field < len(COUNT_FIELDS):
+            raise IndexError(f"no count {field}")
+        if self._words[at + EPOCH] == epoch:
+            self._words[self._counts_at + slot * COUNT_WORDS + field] += 1
+
+    def counts(self, slot: int) -> tuple[int, ...]:
+        self._engine(slot)
+        at = self._counts_at + slot * COUNT_WORDS
+        return tuple(self._words[at : at + len(COUNT_FIELDS)])
 
     def acquire(self, row: int, slot: int, epoch: int, tokens: int) -> None:
         at = self._inflight(row, slot)

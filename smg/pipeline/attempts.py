@@ -112,10 +112,11 @@ class Tries:
         try:
             if error is None or isinstance(error, EngineRejected):
                 lease.succeed()
-                self._attempts.meter.add("smg_worker_cb_outcomes_total", (record.url, "success"))
+                lease.count("success")
             elif attempt.blamed is None and self._blames(error, attempt):
                 if record.slot not in self.failed or lease.probe:  # one request that no engine survives is one failure of each
                     lease.fail()
+                lease.count("failure")
                 self._tell_failure(record, error)
         finally:
             lease.release()
@@ -130,7 +131,6 @@ class Tries:
 
     def _tell_failure(self, record: EngineRecord, error: BaseException) -> None:
         meter = self._attempts.meter
-        meter.add("smg_worker_cb_outcomes_total", (record.url, "failure"))
         mode = "http" if record.relayed else "grpc"
         code = error.code if isinstance(error, EngineError) else EngineTimeout.code
         meter.add("smg_worker_errors_total", (record.role, mode, code))

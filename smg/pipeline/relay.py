@@ -92,7 +92,7 @@ class Relay:
     def __init__(self, config: Config, *, view: WorkerView, pool: EnginePool, meter: Meter) -> None:
         self._view = view
         self._pool = pool
-        self._router = Router(view, config=config.routing)
+        self._router = Router(view, config=config.routing, meter=meter)
         self._attempts = Attempts(view, config=config.resilience, meter=meter)
         self._meters = RequestMeters(meter, mode="http")
         self._tender = Tender(idle_s=config.engines.stream_idle_timeout_s)

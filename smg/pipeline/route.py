@@ -4,6 +4,7 @@ from msgspec import Struct, structs
 
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
+from smg.obs.metrics import Counter, Meter
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
 from smg.worker import EngineRecord, Lease, Role, WorkerView
@@ -14,11 +15,12 @@ ROLE_WORDS: dict[Role, str] = {"regular": "", "prefill": "prefill ", "decode": "
 
 
 class Chosen(Struct, frozen=True):
-    """A model's policy, as of one generation of the registry."""
+    """A model's policy, as of one generation of the registry. `selections`: counts the engines that it has chosen."""
 
     generation: int
     name: str
     policy: Policy
+    selections: Counter | None
 
 
 class Router:
@@ -27,8 +29,9 @@ class Router:
     `rank`: which of the engine's data-parallel ranks should have the request routed last, -1 when that is for the engine to choose.
     """
 
-    def __init__(self, view: WorkerView, *, config: RoutingConfig) -> None:
+    def __init__(self, view: WorkerView, *, config: RoutingConfig, meter: Meter | None = None) -> None:
         self._view = view
+        self._meter = meter
         self._config = config
         self._named = {model: policy for model, _, policy in (entry.rpartition("=") for entry in config.model_policy)}
         self._policies: dict[tuple[str, Role], Chosen] = {}
@@ -57,9 +60,11 @@ class Router:
             candidates = [candidate for candidate in candidates if candidate.slot in slots]
         if not candidates:
             raise NoEngine(f"no {ROLE_WORDS[role]}engine is ready for {model!r}", retry_after_s=self._view.wait_s(model, role=role))
-        policy = self._policy(model, role)
+        named = self._chosen(model, role)
+        policy = named.policy
         if routing.target_worker is not None and policy.takes_target:
-            return self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids) or len(text) // 4)
+            target = self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids) or len(text) // 4)
+            return self._counted(named, target)
         if avoid:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         name = model if role == "regular" else f"{model}\n{role}"
@@ -72,6 +77,12 @@ class Router:
         if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime, text=text)
         self.rank = policy.rank
+        return self._counted(named, taken)
+
+    @staticmethod
+    def _counted(named: Chosen, taken: tuple[EngineRecord, Lease]) -> tuple[EngineRecord, Lease]:
+        if named.selections is not None:
+            named.selections.add()
         return taken
 
     def _taken(self, model: str, chosen: Candidate, *, tokens: int) -> tuple[EngineRecord, Lease] | None:
@@ -81,23 +92,29 @@ class Router:
             return None
         return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
 
-    def _policy(self, model: str, role: Role) -> Policy:
+    def _chosen(self, model: str, role: Role) -> Chosen:
         """The policy that an engine of the model and role names by its label `policy`, else the role's, the model's own, that of all."""
         known, generation = self._policies.get((model, role)), self._view.generation
         if known is not None and known.generation == generation:
-            return known.policy
+            return known
         config, engines = self._config, self._view.engines(model)
         said = (dict(record.labels).get("policy", "") for record in engines if record.labels and record.role == role)
         of_role = {"prefill": config.prefill_policy, "decode": config.decode_policy}.get(role, "")
         names = (*said, of_role, self._named.get(model, ""), config.policy)
         name = next(name for name in names if name and name in POLICIES)
         if known is not None and known.name == name:
-            policy = known.policy
+            chosen = structs.replace(known, generation=generation)
         else:
             policy = build_policy(structs.replace(config, policy=name), shm=self._view.shm)
-        self._policies = {key: chosen for key, chosen in self._policies.items() if self._view.engines(key[0])}
-        self._policies[model, role] = Chosen(generation, name, policy)
-        return policy
+            chosen = Chosen(generation, name, policy, self._selections(engines, model=model, role=role, policy=name))
+        self._policies = {key: known for key, known in self._policies.items() if self._view.engines(key[0])}
+        self._policies[model, role] = chosen
+        return chosen
+
+    def _selections(self, engines: list[EngineRecord], *, model: str, role: Role, policy: str) -> Counter | None:
+        """Gives the counter of a policy's choices; engines of a model are of one kind."""
+        mode = "http" if any(record.relayed for record in engines) else "grpc"
+        return self._meter.counter("smg_worker_selection_total", (role, mode, model, policy)) if self._meter is not None else None
 
     def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""

@@ -94,7 +94,7 @@ class Pipeline:
         self._models = models
         self._view = view
         self._pool = pool
-        self._router = Router(view, config=config.routing)
+        self._router = Router(view, config=config.routing, meter=meter)
         self._attempts = Attempts(view, config=config.resilience, meter=meter)
         self._meters = RequestMeters(meter)
         self._aborts = Aborts()

@@ -34,7 +34,7 @@ from smg.worker import (
     listed_engines,
     read_snapshot,
 )
-from smg.worker.breaker import Condition, breaker_gauges
+from smg.worker.breaker import breaker_samples
 
 __all__ = ["Control", "EngineStatus", "run_control"]
 
@@ -172,7 +172,7 @@ class Control:
             requests, _ = self._registry.inflight(record)
             yield Sample("smg_worker_requests_active", (record.url,), requests)
             yield Sample("smg_worker_health", (record.url,), self._registry.state(record) is EngineState.READY)
-            yield from breaker_gauges(Condition.of(self._shm.breaker(record.slot)), record.url)
+            yield from breaker_samples(self._shm, record.slot, record.url)
             yield from self._load(record)
         yield from self._followers.gauges()
         yield from self._seats.samples()

@@ -41,7 +41,7 @@ class DataApplication:
         """Waits until the control process has asked each engine once, so that models are loaded before the first request."""
         await registry_ready(boot)
         meter = Meter(boot.shm, row=boot.row)
-        breaker = Breaker(boot.shm, config=boot.config.resilience, meter=meter)
+        breaker = Breaker(boot.shm, config=boot.config.resilience)
         stale_ms = int(STALE_INTERVALS * boot.config.routing.load_monitor_interval_s * 1000)
         view = WorkerView(boot.shm, row=boot.row, folder=boot.runtime_dir, wake_fd=boot.wake_fd, breaker=breaker, stale_ms=stale_ms)
         control = partial(call, boot.runtime_dir / CONTROL_SOCKET)

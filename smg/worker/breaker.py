@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct, structs
 
 from smg.config.tree import Resilience
-from smg.obs.metrics import Meter, Sample
-from smg.obs.shm import Shm, now_ms
+from smg.obs.metrics import Sample
+from smg.obs.shm import COUNT_FIELDS, Shm, now_ms
 
-__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "Breaker", "Condition", "breaker_gauges"]
+__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "OUTCOMES", "Breaker", "Condition", "breaker_samples"]
 
 CLOSED, OPEN, HALF_OPEN = range(3)
 NAMES = ("closed", "open", "half_open")
@@ -24,6 +24,12 @@ COUNT_AT, COUNT_BITS = 2, 1023
 PROBES_AT, PROBE_BITS = 12, 63
 EPOCH_AT, EPOCH_BITS = 18, 63
 SINCE_AT, SINCE_BITS = 24, (1 << 39) - 1
+# Changes of state, as counts of an engine.
+TRANSITIONS = {
+    (before, after): COUNT_FIELDS.index(f"{NAMES[before]}_{NAMES[after]}")
+    for before, after in ((CLOSED, OPEN), (OPEN, HALF_OPEN), (HALF_OPEN, CLOSED), (HALF_OPEN, OPEN))
+}
+OUTCOMES = {"success": COUNT_FIELDS.index("success"), "failure": COUNT_FIELDS.index("failure")}
 # A closed breaker without failures has none of these.
 TROUBLE = STATE_BITS | COUNT_BITS << COUNT_AT
 
@@ -61,9 +67,8 @@ Change = Callable[[Condition, int], Condition | None]
 class Breaker:
     """The breakers of all engines, by slot. `epoch` is that of the engine the caller means: a word of another one is left alone."""
 
-    def __init__(self, shm: Shm, *, config: Resilience, meter: Meter | None = None, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, shm: Shm, *, config: Resilience, clock: Callable[[], int] = now_ms) -> None:
         self._shm = shm
-        self._meter = meter
         self._clock = clock
         self._enabled = not config.disable_circuit_breaker
         self._failures = config.cb_failure_threshold
@@ -81,7 +86,7 @@ class Breaker:
         left_ms = max(0, at.since_ms + self._timeout_ms - now)
         return left_ms if at.state == OPEN or (at.state == HALF_OPEN and at.probes >= self._successes) else 0
 
-    def take_probe(self, slot: int, *, epoch: int, url: str) -> bool:
+    def take_probe(self, slot: int, *, epoch: int) -> bool:
         """Begins a probe; False when the breaker lets nobody through. One that has closed meanwhile lets all through."""
         allowed = False
 
@@ -95,18 +100,18 @@ class Breaker:
                 return structs.replace(at, state=HALF_OPEN, count=0, probes=1, since_ms=now)
             return structs.replace(at, probes=1, since_ms=now) if over else structs.replace(at, probes=at.probes + 1)
 
-        self._change(slot, epoch, url, begin)
+        self._change(slot, epoch, begin)
         return allowed
 
-    def give_back(self, slot: int, *, epoch: int, url: str) -> None:
+    def give_back(self, slot: int, *, epoch: int) -> None:
         """Ends a probe that has shown nothing."""
 
         def end(at: Condition, _: int) -> Condition | None:
             return structs.replace(at, probes=at.probes - 1) if at.state == HALF_OPEN and at.probes else None
 
-        self._change(slot, epoch, url, end)
+        self._change(slot, epoch, end)
 
-    def succeed(self, slot: int, *, epoch: int, url: str, probe: bool = False) -> None:
+    def succeed(self, slot: int, *, epoch: int, probe: bool = False) -> None:
         """A request went well. Costs one load where there was no failure."""
 
         def better(at: Condition, now: int) -> Condition | None:
@@ -119,9 +124,9 @@ class Breaker:
             return structs.replace(at, count=at.count + 1, probes=max(0, at.probes - 1))
 
         if self._enabled and self._shm.breaker(slot) & TROUBLE:
-            self._change(slot, epoch, url, better)
+            self._change(slot, epoch, better)
 
-    def fail(self, slot: int, *, epoch: int, url: str, probe: bool = False) -> None:
+    def fail(self, slot: int, *, epoch: int, probe: bool = False) -> None:
         """The engine failed a request."""
 
         def worse(at: Condition, now: int) -> Condition | None:
@@ -136,17 +141,17 @@ class Breaker:
             return structs.replace(at, count=count, since_ms=now if fresh else at.since_ms)
 
         if self._enabled:
-            self._change(slot, epoch, url, worse)
+            self._change(slot, epoch, worse)
 
-    def came_back(self, slot: int, *, epoch: int, url: str) -> None:
+    def came_back(self, slot: int, *, epoch: int) -> None:
         """The engine is ready anew: probes may begin at once."""
 
         def half(at: Condition, now: int) -> Condition | None:
             return structs.replace(at, state=HALF_OPEN, count=0, probes=0, since_ms=now) if at.state == OPEN else None
 
-        self._change(slot, epoch, url, half)
+        self._change(slot, epoch, half)
 
-    def _change(self, slot: int, epoch: int, url: str, change: Change) -> None:
+    def _change(self, slot: int, epoch: int, change: Change) -> None:
         """Makes a change on the word as it is, again as long as others are quicker."""
         while True:
             word = self._shm.breaker(slot)
@@ -158,12 +163,20 @@ class Breaker:
                 return
             if self._shm.swap_breaker(slot, word, after.word()):
                 break
-        if self._meter is not None and after.state != before.state:
-            self._meter.add("smg_worker_cb_transitions_total", (url, NAMES[before.state], NAMES[after.state]))
+        if after.state != before.state:
+            self._shm.count(slot, epoch, TRANSITIONS[before.state, after.state])
 
 
-def breaker_gauges(at: Condition, url: str) -> Iterator[Sample]:
-    """Gives the metrics of an engine's breaker as it is."""
+def breaker_samples(shm: Shm, slot: int, url: str) -> Iterator[Sample]:
+    """Gives the metrics of an engine's breaker: how it is, and what was counted since the engine was registered.
+
+    They are read from the engine's slot and not kept as series, so that engines that come and go leave none behind.
+    """
+    at, counts = Condition.of(shm.breaker(slot)), shm.counts(slot)
     yield Sample("smg_worker_cb_state", (url,), at.state)
     yield Sample("smg_worker_cb_consecutive_failures", (url,), at.count if at.state == CLOSED else 0)
     yield Sample("smg_worker_cb_consecutive_successes", (url,), at.count if at.state == HALF_OPEN else 0)
+    for outcome, field in OUTCOMES.items():
+        yield Sample("smg_worker_cb_outcomes_total", (url, outcome), counts[field])
+    for (before, after), field in TRANSITIONS.items():
+        yield Sample("smg_worker_cb_transitions_total", (url, NAMES[before], NAMES[after]), counts[field])

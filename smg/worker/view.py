@@ -9,11 +9,12 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from smg.config.tree import Resilience
 from smg.obs.shm import SURVEY_FIELDS, Shm, now_ms
 from smg.types.candidate import Candidate
-from smg.worker.breaker import Breaker
+from smg.worker.breaker import OUTCOMES, Breaker
 from smg.worker.record import DEPARTED_S, EngineRecord, EngineState, Role
 from smg.worker.snapshot import read_snapshot
 
@@ -31,12 +32,12 @@ class Lease:
     Calls may come again. With `probe`, the breaker waits for the request: the first token is enough of an answer.
     """
 
-    __slots__ = ("_breaker", "_epoch", "_row", "_shm", "_slot", "_tokens", "_url", "probe")
+    __slots__ = ("_breaker", "_epoch", "_row", "_shm", "_slot", "_tokens", "probe")
 
-    def __init__(self, view: "WorkerView", *, slot: int, epoch: int, url: str, tokens: int, probe: bool) -> None:
+    def __init__(self, view: "WorkerView", *, slot: int, epoch: int, tokens: int, probe: bool) -> None:
         self._breaker, self.probe = view.breaker, probe
         self._shm: Shm | None = view.shm
-        self._row, self._slot, self._epoch, self._url, self._tokens = view.row, slot, epoch, url, tokens
+        self._row, self._slot, self._epoch, self._tokens = view.row, slot, epoch, tokens
         view.shm.acquire(view.row, slot, epoch, tokens)
 
     def answered(self) -> None:
@@ -55,13 +56,18 @@ class Lease:
         """The engine has served the request, or refused it with good reason."""
         probe, self.probe = self.probe, False
         if self._shm is not None:
-            self._breaker.succeed(self._slot, epoch=self._epoch, url=self._url, probe=probe)
+            self._breaker.succeed(self._slot, epoch=self._epoch, probe=probe)
 
     def fail(self) -> None:
         """The engine has failed the request."""
         probe, self.probe = self.probe, False
         if self._shm is not None:
-            self._breaker.fail(self._slot, epoch=self._epoch, url=self._url, probe=probe)
+            self._breaker.fail(self._slot, epoch=self._epoch, probe=probe)
+
+    def count(self, outcome: Literal["success", "failure"]) -> None:
+        """Counts for the metrics how the request ended at the engine."""
+        if self._shm is not None:
+            self._shm.count(self._slot, self._epoch, OUTCOMES[outcome])
 
     def release(self) -> None:
         """Takes the request off the count."""
@@ -69,7 +75,7 @@ class Lease:
         if shm is not None:
             shm.release(self._row, self._slot, self._epoch, self._tokens)
             if self.probe:
-                self._breaker.give_back(self._slot, epoch=self._epoch, url=self._url)
+                self._breaker.give_back(self._slot, epoch=self._epoch)
 
 
 class Group:
@@ -181,13 +187,12 @@ class WorkerView:
     def take_probe(self, slot: int) -> bool:
         """Begins a probe at an engine whose breaker is not closed; `acquire` must follow. False when others were quicker."""
         record = self._records.get(slot)
-        return record is not None and self.breaker.take_probe(slot, epoch=record.epoch, url=record.url)
+        return record is not None and self.breaker.take_probe(slot, epoch=record.epoch)
 
     def acquire(self, slot: int, tokens: int, *, probe: bool = False) -> Lease:
         """Counts a request of `tokens` prompt tokens at an engine; call it before the request is sent there."""
         record = self._records.get(slot)
-        epoch, url = (record.epoch, record.url) if record else (0, "")
-        return Lease(self, slot=slot, epoch=epoch, url=url, tokens=tokens, probe=probe)
+        return Lease(self, slot=slot, epoch=record.epoch if record else 0, tokens=tokens, probe=probe)
 
     def held(self, record: EngineRecord) -> int:
         """Gives the number of requests that this process has at an engine."""

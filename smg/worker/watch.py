@@ -61,7 +61,7 @@ class Watcher:
         self._detector = detector
         self._meter = meter
         self._failed = failed
-        self._breaker = Breaker(shm, config=config.resilience, meter=meter)
+        self._breaker = Breaker(shm, config=config.resilience)
         self._tracker = HealthTracker(self._health, now_s=time.monotonic(), state=registry.state(record))
         self._engine: Engine | None = None
         self._described = False
@@ -105,7 +105,7 @@ class Watcher:
             self.since_s = time.time()
             if state is EngineState.READY:
                 for record in self._registry.ranks(self._record.address):
-                    self._breaker.came_back(record.slot, epoch=record.epoch, url=record.url)
+                    self._breaker.came_back(record.slot, epoch=record.epoch)
         self._tell(before, state, reason)
         if reason or state is EngineState.READY:
             self.seen.set()

@@ -70,6 +70,13 @@ def test_gauges_are_given_at_scrape(shm: Shm) -> None:
     ]
 
 
+def test_counters_that_are_kept_elsewhere_have_all_their_digits(shm: Shm) -> None:
+    text = lines(shm, Sample("smg_worker_cb_outcomes_total", ("grpc://a:1", "success"), 123_456_789), Sample("smg_kv_blocks", ("a",), 0.5))
+    assert 'smg_worker_cb_outcomes_total{worker="grpc://a:1",outcome="success"} 123456789' in text
+    assert "# TYPE smg_worker_cb_outcomes_total counter" in text
+    assert 'smg_kv_blocks{worker="a"} 0.5' in text
+
+
 def test_series_without_room_are_dropped_and_counted(shm: Shm) -> None:
     meter = Meter(shm, row=2)
     for index in range(100):

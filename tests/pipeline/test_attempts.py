@@ -36,7 +36,7 @@ class Rig:
         config = Resilience(**{"retry_initial_backoff_ms": 1, "cb_failure_threshold": 3, "cb_success_threshold": 1, **settings})
         meter = Meter(self.shm, row=FIRST_WORKER_ROW)
         self.now_ms = 1_000_000
-        self.breaker = Breaker(self.shm, config=config, meter=meter, clock=lambda: self.now_ms)
+        self.breaker = Breaker(self.shm, config=config, clock=lambda: self.now_ms)
         self.view = WorkerView(self.shm, row=FIRST_WORKER_ROW, folder=folder, breaker=self.breaker)
         self.attempts = Attempts(self.view, config=config, meter=meter)
         self.router = Router(self.view, config=RoutingConfig(policy="round_robin"))
@@ -195,7 +195,7 @@ def test_open_breakers_are_passed_over_and_probed_by_as_many_as_needed(tmp_path:
         return rig.router.route("m", prompt_ids=[1], routing=Routing(), avoid=frozenset({0}))
 
     for _ in range(3):
-        rig.breaker.fail(1, epoch=rig.shm.engine_epoch(1), url="b")
+        rig.breaker.fail(1, epoch=rig.shm.engine_epoch(1))
     assert routed()[0].slot == 0
     rig.now_ms += 60_000
     probed, lease = routed()

@@ -13,6 +13,7 @@ from smg.config.tree import Resilience
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
 from smg.kvindex import PrefixIndex
+from smg.obs.metrics import Meter
 from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
 from smg.pipeline.route import Router
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest
@@ -38,6 +39,14 @@ class Gateway:
         view = WorkerView(self._shm, row=self._row, folder=self._folder)
         self._row += 1
         return Router(view, config=msgspec.structs.replace(RoutingConfig(), **settings))
+
+    def counting(self, **settings: Any) -> tuple[Router, Meter]:
+        view = WorkerView(self._shm, row=self._row, folder=self._folder)
+        meter = Meter(self._shm, row=self._row)
+        return Router(view, config=msgspec.structs.replace(RoutingConfig(), **settings), meter=meter), meter
+
+    def counted(self, name: str) -> dict[str, int]:
+        return {key.decode().removeprefix(name): values[0] for key, values in self._shm.totals() if key.decode().startswith(name)}
 
     def loads(self) -> list[tuple[int, int]]:
         return [self.registry.inflight(record) for record in self.registry.records()]
@@ -128,13 +137,13 @@ def test_an_open_breaker_is_passed_over_by_hashes_and_by_a_forced_engine(gateway
     home, _ = route(router, key="k")
     [slot] = [record.slot for record in made.registry.records() if record.url == home]
     breaker = Breaker(made._shm, config=Resilience(cb_failure_threshold=1))
-    breaker.fail(slot, epoch=made._shm.engine_epoch(slot), url=home)
+    breaker.fail(slot, epoch=made._shm.engine_epoch(slot))
     nexts = {route(router, key="k")[0] for _ in range(9)}
     assert len(nexts) == 1
     assert nexts != {home}
     with pytest.raises(NoEngine):
         route(router, target_worker=str(made.urls.index(home)))
-    breaker.came_back(slot, epoch=made._shm.engine_epoch(slot), url=home)
+    breaker.came_back(slot, epoch=made._shm.engine_epoch(slot))
     leases = [route(router, key="k") for _ in range(4)]
     assert [url for url, _ in leases] == [home] * 3 + [*nexts], "as many probes as must go well"
 
@@ -218,3 +227,18 @@ def test_the_rank_with_the_fewest_tokens(gateway: Open) -> None:
     assert routed == ["0", "1", "2", "1", "2"]
     assert [record.rank for record in made.registry.records()] == [0, 1, 2]
     assert {route(made.worker(policy="passthrough"))[0][-1] for _ in range(5)} == {"0"}
+
+
+def test_choices_are_counted_by_policy_and_not_by_engine(gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gateway(3)
+    router, meter = made.counting(policy="round_robin")
+    for _ in range(6):
+        route(router)
+    route(router, target_worker="1")
+    labels = '{worker_type="regular",connection_mode="grpc",model="m",policy="round_robin"}'
+    assert made.counted("smg_worker_selection_total") == {labels: 7}
+    monkeypatch.setattr(meter, "counter", None)  # what counts is held, and not looked for
+    route(router)
+    made.registry.publish()
+    route(router)
+    assert made.counted("smg_worker_selection_total") == {labels: 9}

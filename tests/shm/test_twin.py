@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smg._ext import NativeShm
-from smg.obs.shm import LOAD_FIELDS, SURVEY_FIELDS, Block, PlainShm, attach_block, make_block
+from smg.obs.shm import COUNT_FIELDS, LOAD_FIELDS, SURVEY_FIELDS, Block, PlainShm, attach_block, make_block
 
 BODIES = [NativeShm, PlainShm]
 
@@ -48,6 +48,8 @@ CALLS = st.one_of(
     ),
     st.tuples(st.just("breaker"), slots),
     st.tuples(st.just("swap_breaker"), slots, amounts | st.just(1 << 18), amounts),
+    st.tuples(st.just("count"), slots, epochs, st.integers(-1, len(COUNT_FIELDS))),
+    st.tuples(st.just("counts"), slots),
     st.tuples(st.just("earn_retry"), amounts, amounts),
     st.tuples(st.just("spend_retry"), amounts),
     st.tuples(st.just("set_row"), rows, amounts, epochs, amounts),
@@ -103,6 +105,18 @@ def test_a_reused_slot_forgets_its_earlier_life(body: type[NativeShm]) -> None:
     shm.release(2, 0, first, 10)
     shm.sums(array("q", [0]), out)
     assert list(out) == [1, 7]
+
+
+def test_counts_are_of_one_life_of_a_slot(body: type[NativeShm]) -> None:
+    shm = body(small_block().memory)
+    first = shm.open_engine(0, 1)
+    for field in (0, 0, 5):
+        shm.count(0, first, field)
+    assert shm.counts(0) == (2, 0, 0, 0, 0, 1)
+    assert shm.counts(1) == (0,) * len(COUNT_FIELDS)
+    shm.open_engine(0, 1)
+    shm.count(0, first, 0)
+    assert shm.counts(0) == (0,) * len(COUNT_FIELDS)
 
 
 def test_a_cleared_row_keeps_its_metrics_and_loses_its_requests(body: type[NativeShm]) -> None:

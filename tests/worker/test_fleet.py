@@ -12,7 +12,7 @@ import pytest
 from smg.config.tree import Engines, Health
 from smg.engine import Load, ServerInfo
 from smg.errors import InvalidValue
-from smg.obs.shm import LOAD_FIELDS, Shm, make_block
+from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, Shm, make_block
 from smg.worker import Edit, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
 from tests.worker.fake import Rig, until
 
@@ -346,5 +346,32 @@ def test_an_engine_that_fails_is_taken_away_for_good(tmp_path: pathlib.Path) -> 
         rig.up = True
         fleet.replace("config", [EngineSpec(url=A)])
         assert urls(rig) == []
+
+    play(rig, scene)
+
+
+def test_engines_that_come_and_go_leave_no_metrics_behind(tmp_path: pathlib.Path) -> None:
+    """500 of them were more than the table of series holds."""
+    rig = drained_rig(tmp_path, settle_s=0.0, urls=(), shm=Shm(make_block(rows=4, engines=8, series=16).memory))
+    view = WorkerView(rig.shm, row=FIRST_WORKER_ROW, folder=rig.folder)
+
+    async def scene(fleet: Fleet) -> None:
+        for number in range(20):
+            url = f"grpc://engine-{number}:1"
+            fleet.add(api(url))
+            await until(ready(rig, url))
+            view.refresh()
+            record = rig.registry.get(url)
+            assert record is not None
+            for outcome in ("success", "failure"):
+                lease = view.acquire(record.slot, 1)
+                lease.count(outcome)
+                lease.fail()
+                lease.release()
+            assert rig.shm.counts(record.slot)[:2] == (1, 1)
+            fleet.remove(url)
+            await until(lambda url=url: state(rig, url) is None)
+        assert rig.shm.dropped() == 0
+        assert not [key for key, _ in rig.shm.totals() if b"engine-" in key]
 
     play(rig, scene)
