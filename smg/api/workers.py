@@ -18,7 +18,7 @@ from smg.api.sse import event
 from smg.errors import InvalidValue, SmgError
 from smg.types.json import JsonObject
 from smg.types.workers import WorkerBody, WorkerInfo, WorkerPatch
-from smg.worker import edit_said, spec_said
+from smg.worker import check_allowed, edit_said, spec_said
 
 __all__ = ["add_worker", "edit_worker", "get_worker", "list_workers", "remove_worker", "replace_worker"]
 
@@ -65,8 +65,9 @@ async def get_worker(http: Request, services: Services) -> Reply:
 
 
 async def add_worker(http: Request, services: Services) -> Reply:
-    """Takes an engine in. Raises Conflict when its address is registered."""
+    """Takes an engine in. Raises Conflict when its address is registered, Forbidden when engines may not be there."""
     spec = spec_said(_read(await http.body(), WorkerBody), source="api")
+    await check_allowed(spec.url, services.config.engines.worker_url_allow)
     info = INFO.decode(await services.control("workers.add", spec))
     location = f"/workers/{info.id}"
     _told(http, "added", info)

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from smg.config.choices import choices_of
 from smg.config.classes import read_priority_classes, read_tenant_limits
+from smg.config.control_keys import read_control_key
+from smg.config.networks import read_allowance
 from smg.config.tree import Config
 from smg.errors import ConfigError
 
@@ -44,7 +46,7 @@ class Mistake(Struct, frozen=True, kw_only=True):
 def find_mistakes(config: Config) -> list[Mistake]:
     """Gives every mistake, in the order of the tree. Looks at the file system; opens no connection."""
     engines = (_worker_urls, _pairs, _discovery, _model_policies)
-    finders = (_server, _tls, _tenants, _limit_files, *engines, _model, _aliases, _ports, _folders)
+    finders = (_server, _tls, _control_keys, _tenants, _limit_files, *engines, _model, _aliases, _ports, _folders)
     return [mistake for finder in finders for mistake in finder(config)]
 
 
@@ -113,6 +115,20 @@ def _tls(config: Config) -> Iterator[Mistake]:
             yield _mistake(trouble, f"tls.{name}")
 
 
+def _control_keys(config: Config) -> Iterator[Mistake]:
+    where = "server.control_plane_api_keys"
+    seen = set()
+    for entry in config.server.control_plane_api_keys:
+        try:
+            known = read_control_key(entry)
+        except ValueError as error:
+            yield _mistake(str(error), where)
+            continue
+        if known.key in seen:
+            yield _mistake(f"the key of {known.id!r} is given twice", where)
+        seen.add(known.key)
+
+
 def _tenants(config: Config) -> Iterator[Mistake]:
     tenants = config.tenants
     seen = set()
@@ -151,6 +167,11 @@ def _worker_urls(config: Config) -> Iterator[Mistake]:
         trouble = "is given twice" if url in urls[:index] else _bad_url(url)
         if trouble:
             yield _mistake(f"{_without_password(url)!r} {trouble}", "engines.worker_urls")
+    for entry in config.engines.worker_url_allow:
+        try:
+            read_allowance(entry)
+        except ValueError as error:
+            yield _mistake(f"{entry!r}: {error}", "engines.worker_url_allow")
 
 
 def _discovery(config: Config) -> Iterator[Mistake]:

@@ -69,6 +69,14 @@ class Server(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="key that clients must send, as a Bearer token or as x-api-key; repeatable", extra={"secret": True}),
     ] = ()
+    control_plane_api_keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="ID:NAME:ROLE:KEY, a key for /workers; with any, the other keys do not open it; ROLE admin or user, who may not; "
+            "repeatable",
+            extra={"secret": True},
+        ),
+    ] = ()
     api_key_file: Annotated[str, Meta(description="file with one API key a line, such as a systemd credential")] = ""
 
 
@@ -158,6 +166,13 @@ class Engines(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="engine addresses: grpc://HOST:PORT, grpcs://HOST:PORT, unix:///PATH, http://HOST:PORT, https://HOST; repeatable"),
     ] = ()
+    worker_url_allow: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="SCHEME://, NETWORK or SCHEME://NETWORK where engines may be that the workers API adds; repeatable; none = "
+            "anywhere but at link-local addresses, which are allowed only by a network inside theirs"
+        ),
+    ] = ()
     pd_disaggregation: Annotated[bool, Meta(description="prefill and decode are computed by different engines")] = False
     prefill: Annotated[
         tuple[str, ...],
@@ -231,6 +246,7 @@ class Routing(Struct, frozen=True, kw_only=True):
     policy: Annotated[str, Meta(description="routing policy", extra={"choices": "policy"})] = "cache_aware"
     prefill_policy: Annotated[str, Meta(description="policy among prefill engines; empty: policy", extra={"choices": "policy"})] = ""
     decode_policy: Annotated[str, Meta(description="policy among decode engines; empty: policy", extra={"choices": "policy"})] = ""
+    enable_igw: Annotated[bool, Meta(description="refuse requests that name no model, also while only one is served")] = False
     model_policy: Annotated[tuple[str, ...], Meta(description="MODEL=POLICY, the policy of one model; repeatable")] = ()
     dp_minimum_tokens_scheduler: Annotated[
         bool, Meta(description="with dp_aware: of the chosen engine's ranks take the one with the fewest tokens, whatever the policy")

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from smg._ext import Vocabulary
 from smg.config import Config
-from smg.errors import ConfigError, ModelNotFound, NoEngine
+from smg.errors import ConfigError, InvalidValue, ModelNotFound, NoEngine
 from smg.obs.metrics import Meter
 from smg.parser import detect_reasoning, detect_tool
 from smg.pipeline.prompt_cache import CacheMeter, PromptCache
@@ -105,12 +105,17 @@ class ModelDirectory:
         return self._aliases.get(name, name)
 
     def resolve(self, name: str) -> str:
-        """Gives the model's own id for a name a client used; an empty name means the only model there is."""
+        """Gives the model's own id for a name a client used; an empty name means the only model there is, where it need not be named.
+
+        Raises ModelNotFound, NoEngine while none is registered or all have left lately, InvalidValue for a request that must name one.
+        """
         models = self._view.models()
         if not models and not self._view.departed(self._aliases.get(name, name)):
             raise NoEngine("no engine is registered yet", retry_after_s=1)
-        if not name and len(models) == 1:
+        if not name and len(models) == 1 and not self._config.routing.enable_igw:
             return next(iter(models))
+        if not name:
+            raise InvalidValue("the request must name a model", param="model")
         name = self._aliases.get(name, name)
         if name in models:
             return name

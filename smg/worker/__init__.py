@@ -17,6 +17,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "WorkerView",
+    "check_allowed",
     "edit_said",
     "engine_options",
     "lacking",
@@ -26,6 +27,7 @@ __all__ = [
     "spec_said",
 ]
 
+from smg.worker.allowed import check_allowed
 from smg.worker.breaker import Breaker
 from smg.worker.detect import Detector
 from smg.worker.discovery import Discovery

@@ -277,3 +277,24 @@ def test_mistakes_of_tenants(tenants: dict[str, object], path: str, text: str) -
 def test_a_rate_without_seats_is_warned_of() -> None:
     warned = find_warnings(tree(engines={"worker_urls": ("grpc://a:1",)}, admission={"rate_limit_tokens_per_second": 5}))
     assert [warning.split(":")[0] for warning in warned] == ["admission.rate_limit_tokens_per_second"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        (("a:b:admin",), "an entry is not ID:NAME:ROLE:KEY, or has characters that a header cannot carry"),
+        (("a:b:admin: ",), "an entry is not ID:NAME:ROLE:KEY, or has characters that a header cannot carry"),
+        (("a:b:root:secret",), "the role of 'a' is not one of admin, user"),
+        (("a:b:admin:secret", "c:d:user:secret"), "the key of 'c' is given twice"),
+    ],
+)
+def test_keys_of_the_control_plane(entries: tuple[str, ...], text: str) -> None:
+    assert found(server={"control_plane_api_keys": entries}) == [("server.control_plane_api_keys", text)]
+    assert found(server={"control_plane_api_keys": ("a:b:admin:x:y", "c:d:user:z")}) == []
+
+
+def test_where_engines_may_be() -> None:
+    assert found(engines={"worker_url_allow": ("10.0.0.0/8", "grpc://", "http://[fd00::]/8")}) == []
+    [(path, message)] = found(engines={"worker_url_allow": ("10.0.0.0/8", "gopher://")})
+    assert path == "engines.worker_url_allow"
+    assert message.startswith("'gopher://': 'gopher' is not one of grpc")

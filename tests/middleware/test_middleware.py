@@ -6,7 +6,7 @@ import pytest
 
 from smg.config import Config
 from smg.config.tree import Server, Tenants
-from smg.errors import BodyTooLarge, ClientGone, ConfigError, InvalidValue, Unauthorized, UnsupportedMedia
+from smg.errors import BodyTooLarge, ClientGone, ConfigError, Forbidden, InvalidValue, Unauthorized, UnsupportedMedia
 from smg.middleware import Cors, Keys, choose_request_id, load_keys, read_body
 
 NAMES = ("x-request-id", "x-trace-id")
@@ -67,6 +67,27 @@ def test_a_tenant_s_key_does_not_open_what_manages_the_gateway():
         with pytest.raises(Unauthorized):
             keys.check(theirs, managing=True)
     assert load_keys(Config()).check({}, managing=True) == ""
+
+
+def test_keys_of_the_control_plane_alone_open_it_and_nothing_else():
+    control = ("1:ops:admin:root:1", "2:eyes:user:look")
+    keys = load_keys(Config(server=Server(api_key=("shared",), control_plane_api_keys=control)))
+    admin, user, shared = ({"authorization": f"Bearer {key}"} for key in ("root:1", "look", "shared"))
+    assert keys.check(admin, managing=True) == "control:1"
+    assert keys.check({"x-api-key": "root:1"}, managing=True) == "control:1"
+    with pytest.raises(Forbidden):
+        keys.check(user, managing=True)
+    for headers in (shared, {}, {"authorization": "Bearer other"}):
+        with pytest.raises(Unauthorized):
+            keys.check(headers, managing=True)
+    assert keys.check(shared)
+    for headers in (admin, user):
+        with pytest.raises(Unauthorized):
+            keys.check(headers)
+    alone = load_keys(Config(server=Server(control_plane_api_keys=control)))
+    assert alone.check({}) == ""
+    with pytest.raises(Unauthorized):
+        alone.check({}, managing=True)
 
 
 def test_keys_of_flags_and_file(tmp_path):

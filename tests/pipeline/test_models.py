@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from smg.config import Config
-from smg.errors import ModelNotFound, NoEngine
+from smg.errors import InvalidValue, ModelNotFound, NoEngine
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm, make_block
 from smg.pipeline import ModelDirectory
@@ -158,3 +158,20 @@ def test_each_of_several_models_has_its_own_tokenizer_first(tmp_path: Path) -> N
     assert (models._source(first), models._source(second)) == (MODEL, own)
     labelled = msgspec.structs.replace(first, labels=(("tokenizer_path", str(own)),))
     assert models._source(labelled) == own
+
+
+def test_a_model_need_be_named_where_there_are_several_or_the_operator_wants_it(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+    assert models.resolve("") == "m"
+    config = models._config
+    models._config = msgspec.structs.replace(config, routing=msgspec.structs.replace(config.routing, enable_igw=True))
+    assert models.resolve("m") == "m"
+    with pytest.raises(InvalidValue, match="must name a model"):
+        models.resolve("")
+    models._config = config
+    view = models._view
+    [record] = view.engines("m")
+    other = msgspec.structs.replace(record, slot=1, epoch=view.shm.open_engine(1, EngineState.READY), url="grpc://127.0.0.1:2", model="n")
+    publish(Snapshot(engines=(record, other)), folder=tmp_path, shm=view.shm)
+    with pytest.raises(InvalidValue, match="must name a model"):
+        models.resolve("")

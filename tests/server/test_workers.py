@@ -198,3 +198,12 @@ def test_without_a_control_process_it_is_tried_later(tmp_path: pathlib.Path) -> 
         assert (status, headers["retry-after"], answer["code"]) == (503, "1", "CONTROL_UNAVAILABLE")
 
     asyncio.run(main())
+
+
+def test_engines_are_not_added_where_they_may_not_be(tmp_path: pathlib.Path) -> None:
+    async def scene(client: Client, rig: Rig) -> None:
+        status, headers, answer = await client.ask("POST", "/workers", {"url": "http://169.254.169.254"})
+        assert (status, answer["code"], headers["x-smg-error-code"]) == (403, "FORBIDDEN", "forbidden")
+        assert rig.registry.get("http://169.254.169.254") is None
+
+    play(tmp_path, scene)
