@@ -26,7 +26,7 @@ test-engines: build ## tests against a real engine (MLX on the CPU; about 1 GB i
 	@$(python) tests/engines/mlx_engine.py --setup
 	@$(python) -m pytest -m engines tests/engines $(ARGS)
 
-.PHONY: bench bench-stages bench-growth bench-soak bench-peers
+.PHONY: bench bench-stages bench-growth bench-soak bench-peers bench-policies
 bench: build ## what the gateway costs, 4 minutes (QUICK=1: one short round; ARGS="--help" tells more); bench/README.md
 	@$(python) -m bench.gateway $(if $(QUICK),--quick) $(ARGS)
 
@@ -41,6 +41,9 @@ bench-soak: build ## ten minutes of mixed load; memory must stay flat
 
 bench-peers: build ## against the Rust original, where pip can install it
 	@PYTHON=$(CURDIR)/$(python) bench/peers.sh $(ARGS)
+
+bench-policies: build ## routing policies before simulated engines: a table and a picture, 3 minutes (ARGS=--real: the Rust original beside)
+	@$(python) -m bench.policies $(ARGS)
 
 lint: build ## ruff, mypy, cython-lint, and the rules of the source tree
 	@PATH="$(CURDIR)/.venv/bin:$$PATH"; status=0; for check in "-m ruff check ." "-m ruff format --check ." "-m mypy" ".venv/bin/cython-lint smg_ext" "-m pytest -q tests/test_sourcecode.py"; do \
