@@ -19,8 +19,8 @@ import msgspec
 
 from bench.policies.figures import Figures, Sample
 from bench.policies.gateways import command, wait_engines
-from bench.policies.replay import WARM, Run
-from bench.policies.traces import TRACES, WORDS, Request
+from bench.policies.replay import Run
+from bench.policies.traces import TRACES, WARM, WORDS, Request
 from bench.rig.processes import DIRECT, SERVED
 from smg.sim.model import SimModel, load_model
 from smg.sim.processes import Child, free_port, sim_command

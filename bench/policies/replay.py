@@ -11,7 +11,7 @@ from msgspec import Struct
 from bench.policies.clock import JumpingLoop
 from bench.policies.figures import Figures, Sample
 from bench.policies.fleet import Fleet
-from bench.policies.traces import TRACES, Request
+from bench.policies.traces import TRACES, WARM, Request
 from smg.config.tree import Routing as RoutingConfig
 from smg.sim.model import load_model
 from smg.sim.options import SimOptions
@@ -20,7 +20,6 @@ from smg.sim.request import Submission
 __all__ = ["EVENTS", "Run", "measure"]
 
 EVENTS = "+events"  # after a policy's name: KV events are fed into the index
-WARM = 0.25  # of a trace's time fills the caches and is not counted
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -12,11 +12,12 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-__all__ = ["TRACES", "WORDS", "Request", "Trace", "count"]
+__all__ = ["TRACES", "WARM", "WORDS", "Request", "Trace", "count"]
 
 PREFILL_US, PROMPT_TOKEN_US, ANSWER_TOKEN_US = 4000, 33, 77  # an answer's token in a batch of about 250 a second: 7 ms / 256 + 50
 WORDS = range(260, 516)  # the ids in use, one for each value of a byte
 ANSWER = (20, 100)
+WARM = 0.25  # of a trace's time fills the caches and is not counted
 JOB = (20, 60)  # requests of a burst
 
 
@@ -42,11 +43,28 @@ def count(trace: list[Request]) -> int:
 
 
 def shared(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
-    """System prompts of 500-2500 tokens, 50 for each engine, by Zipf's law; questions of 20-200 tokens, answers of 20-100."""
+    """System prompts of 500-2500 tokens, 50 for each engine, by Zipf's law; questions of 20-200 tokens, answers of 20-100.
+
+    They are in use already: while the caches get warm each is asked once beside the others.
+    """
+    trace, prompts = asked(rng, engines=engines, load=load, seconds=seconds)
+    step = 0.8 * WARM * seconds / len(prompts)
+    once = [Request(place * step, prompt + words(rng, 20), 20) for place, prompt in enumerate(rng.sample(prompts, len(prompts)))]
+    return sorted(trace + once, key=lambda request: request.at_s)
+
+
+def fresh(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
+    """As shared, but rare system prompts come up for the first time all along, and then nobody can have them in a cache."""
+    return asked(rng, engines=engines, load=load, seconds=seconds)[0]
+
+
+def asked(rng: random.Random, *, engines: int, load: float, seconds: float) -> tuple[list[Request], list[list[int]]]:
+    """Gives requests with shared system prompts, and those prompts."""
     prompts = [words(rng, rng.randrange(500, 2500)) for _ in range(50 * engines)]
     pick = zipf(rng, len(prompts))
     rate = rate_of(engines, load, prompt=1610)
-    return [Request(at, prompts[pick()] + words(rng, rng.randrange(20, 200)), answer(rng)) for at in arrivals(rng, rate, seconds)]
+    trace = [Request(at, prompts[pick()] + words(rng, rng.randrange(20, 200)), answer(rng)) for at in arrivals(rng, rate, seconds)]
+    return trace, prompts
 
 
 def chats(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
@@ -101,7 +119,7 @@ def answers(rng: random.Random, *, engines: int, load: float, seconds: float) ->
     return [Request(at, words(rng, rng.randrange(500, 3500)), rng.randrange(300, 1500)) for at in arrivals(rng, rate, seconds)]
 
 
-TRACES: dict[str, Trace] = {"shared": shared, "chats": chats, "mixed": mixed, "bursts": bursts, "long": long, "answers": answers}
+TRACES: dict[str, Trace] = {"shared": shared, "fresh": fresh, "chats": chats, "mixed": mixed, "bursts": bursts, "long": long, "answers": answers}
 
 
 def words(rng: random.Random, count: int) -> list[int]:
