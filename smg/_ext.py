@@ -4,6 +4,7 @@ import os
 
 __all__ = [
     "NO_EXT",
+    "Ascii",
     "BareGrammar",
     "BytePairs",
     "Call",
@@ -58,6 +59,7 @@ NO_EXT = os.environ.get("SMG_NO_EXT", "") not in ("", "0")
 from smg_ext.blocks import Functionary, Inkling  # noqa: E402
 from smg_ext.body import value_span  # noqa: E402
 from smg_ext.bpe import BytePairs  # noqa: E402
+from smg_ext.bpe_ascii import Ascii  # noqa: E402
 from smg_ext.bpe_characters import Characters  # noqa: E402
 from smg_ext.bpe_marks import Marks  # noqa: E402
 from smg_ext.bpe_splits import Splits  # noqa: E402

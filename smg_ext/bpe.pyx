@@ -14,15 +14,17 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from smg_ext.bpe_ascii cimport cut_block
 from smg_ext.bpe_characters cimport CharactersC, entry_at
 from smg_ext.bpe_marks cimport Marks, MarkC, MarksC, next_mark
-from smg_ext.bpe_merge cimport CallC, TableC, add_id, add_ids, add_waiting, add_word
-from smg_ext.bpe_splits cimport Splits, SplitsC, StepC, next_cut
+from smg_ext.bpe_merge cimport CallC, TableC, add_id, add_ids
+from smg_ext.bpe_splits cimport STEPS_MAX, Splits, SplitsC, next_word, start_words
 from smg_ext.bpe_vocabulary cimport Table
+from smg_ext.bpe_words cimport add_block, add_waiting, add_word
 
 __all__ = ["BytePairs"]
 
@@ -105,7 +107,7 @@ cdef class BytePairs:
     def count_steps(self, str text not None):
         """Gives how many steps the merging of a text takes (for tests)."""
         cdef CallC call
-        memset(&call, 0, sizeof(CallC))
+        memset(&call, 0, sizeof(CallC) - sizeof(call.words))
         try:
             self._text(&call, text, True)
             return call.steps
@@ -115,7 +117,7 @@ cdef class BytePairs:
 
     cdef object _encoded(self, list segments, bint packed):
         cdef CallC call
-        memset(&call, 0, sizeof(CallC))
+        memset(&call, 0, sizeof(CallC) - sizeof(call.words))
         try:
             for text, marked in segments:
                 self._text(&call, text, marked)
@@ -273,24 +275,23 @@ cdef int _encode_piece(const EncoderC *encoder, CallC *call, const uint8_t *data
     return 0
 
 
-cdef int _encode_step(const EncoderC *encoder, CallC *call, int number, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Cuts text by one step, what it gives by the next, and so on."""
+cdef int _encode_words(const EncoderC *encoder, CallC *call, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Appends the ids of text without added tokens."""
+    cdef const SplitsC *splits = encoder.splits
+    cdef const uint8_t *bounds[STEPS_MAX]
     cdef const uint8_t *cut
-    cdef const StepC *step = &encoder.splits.steps[number]
-    cdef bint last = number + 1 == encoder.splits.count
+    cdef uint64_t cuts
+    start_words(bounds, at)
     while at < end:
-        cut = next_cut(encoder.splits, step, at, end)
-        if add_word(encoder.table, call, at, <size_t>(cut - at)) if last else _encode_step(encoder, call, number + 1, at, cut):
+        if splits.ascii.known and at[0] < 0x80 and (end - at == 1 or at[1] < 0x80):  # else the first word is not of ASCII
+            cuts = cut_block(&splits.ascii, at, <size_t>(end - at))
+            if cuts:
+                at = add_block(encoder.table, call, at, end, cuts)
+                if at == NULL:
+                    return NO_MEMORY
+                continue
+        cut = next_word(splits, bounds, at, end)
+        if add_word(encoder.table, call, at, <size_t>(cut - at), end):
             return NO_MEMORY
         at = cut
-    return 0
-
-
-cdef inline int _encode_words(const EncoderC *encoder, CallC *call, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Appends the ids of text without added tokens."""
-    if encoder.splits.count == 0:
-        if add_word(encoder.table, call, at, <size_t>(end - at)):
-            return NO_MEMORY
-    elif _encode_step(encoder, call, 0, at, end):
-        return NO_MEMORY
     return add_waiting(encoder.table, call)

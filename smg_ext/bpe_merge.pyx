@@ -3,78 +3,26 @@
 
 In: tokens and merges, as `bpe_vocabulary` reads them; then words, as `bpe_splits` cuts them. Out: ids, as the reference library's BPE
 model gives them: the pair of the least rank is merged first, of several the leftmost. A word of up to SHORT bytes is merged by looking
-at all its pairs, a longer one with a heap, so that no word costs more than n log n. Words that were seen are kept in a table of fixed
-size, whose lines many threads may read and write at once: one that is being written is passed over.
+at all its pairs, a longer one with a heap, so that no word costs more than n log n. `bpe_words` keeps what comes out.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from smg_ext.atomics cimport smg_peek, smg_poke, smg_replace, smg_scale
+from smg_ext.atomics cimport smg_scale
 
 __all__: list[str] = []
 
 cdef enum:
     SHORT = 40                  # above, a heap costs less
-    LINES = 1 << 14             # 1 MB of words
-    LINE_WORDS = 8
-    LINE_BYTES = 32             # of a word that is kept
-    LINE_IDS = 6
-    KEY_WORDS = 4
-    ID_WORDS = 3
-    WRITING = 1
 
 cdef extern from *:
     """
-    #include <stdint.h>
-    #include <stdlib.h>
-    #include <string.h>
-    static inline uint64_t smg_mix(uint64_t a, uint64_t b) {
-        unsigned __int128 product = (unsigned __int128)a * b;
-        return (uint64_t)product ^ (uint64_t)(product >> 64);
-    }
-    static inline uint64_t smg_load(const uint8_t *at, size_t size) {
-        uint32_t low, high;
-        if (size < 4)
-            return at[0] | (uint64_t)at[size >> 1] << 8 | (uint64_t)at[size - 1] << 16;
-        memcpy(&low, at, 4);
-        memcpy(&high, at + size - 4, 4);
-        return low | (uint64_t)high << 32;
-    }
-    static inline uint64_t smg_hash(const uint8_t *at, size_t size) {
-        uint64_t state = 0x9E3779B97F4A7C15u ^ size, part;
-        size_t i;
-        for (i = 0; i + 8 < size; i += 8) {
-            memcpy(&part, at + i, 8);
-            state = smg_mix(state ^ part, 0xD6E8FEB86659FD93u);
-        }
-        if (size >= 8)
-            memcpy(&part, at + size - 8, 8);
-        else
-            part = smg_load(at, size);
-        return smg_mix(smg_mix(state ^ part, 0xD6E8FEB86659FD93u), 0xA0761D6478BD642Fu);
-    }
-    static inline uint64_t smg_part(const uint8_t *word, size_t size, int i) {  /* the last part overlaps the one before */
-        uint64_t part;
-        if (size < 8)
-            return smg_load(word, size);
-        memcpy(&part, (size_t)i * 8 + 8 <= size ? word + i * 8 : word + size - 8, 8);
-        return part;
-    }
-    static inline void smg_fetch(const void *at) { __builtin_prefetch(at); }
-    static inline void *smg_lines(size_t lines) {
-        void *at = aligned_alloc(64, lines * 64);
-        return at ? memset(at, 0, lines * 64) : at;
-    }
     static inline uint64_t smg_pair_hash(uint64_t pair) { return smg_mix(pair ^ 0x9E3779B97F4A7C15u, 0xD6E8FEB86659FD93u); }
     static inline uint8_t smg_peek_byte(const uint8_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
     static inline void smg_poke_byte(uint8_t *at, uint8_t to) { __atomic_store_n(at, to, __ATOMIC_RELAXED); }
     """
-    uint64_t smg_hash(const uint8_t *at, size_t size) noexcept nogil
-    uint64_t smg_part(const uint8_t *word, size_t size, int i) noexcept nogil
-    void smg_fetch(const void *at) noexcept nogil
-    void *smg_lines(size_t lines) noexcept nogil
     uint64_t smg_pair_hash(uint64_t pair) noexcept nogil
     uint8_t smg_peek_byte(const uint8_t *at) noexcept nogil
     void smg_poke_byte(uint8_t *at, uint8_t to) noexcept nogil
@@ -136,8 +84,7 @@ cdef int index_tokens(TableC *table) noexcept nogil:
     table.name_slots = <size_t>table.count * 5 // 3 + 16
     table.names = <uint64_t *>calloc(table.name_slots, sizeof(uint64_t))
     table.whole = <uint8_t *>calloc(table.count + 1, 1)
-    table.words = <uint64_t *>smg_lines(LINES)
-    if table.names == NULL or table.whole == NULL or table.words == NULL:
+    if table.names == NULL or table.whole == NULL:
         return 1
     for i in range(table.count):
         if table.starts[i] == NONE or table.lengths[i] & ODD or table.lengths[i] == 0:
@@ -219,7 +166,7 @@ cdef inline uint32_t _rank(const TableC *table, uint32_t left, uint32_t right) n
     return NONE
 
 
-cdef int _more_room(CallC *call, size_t count) noexcept nogil:
+cdef int make_room(CallC *call, size_t count) noexcept nogil:
     cdef size_t room = (call.room + count) * 2 + 64
     cdef uint32_t *ids = <uint32_t *>realloc(call.ids, room * sizeof(uint32_t))
     if ids == NULL:
@@ -229,7 +176,7 @@ cdef int _more_room(CallC *call, size_t count) noexcept nogil:
 
 
 cdef int add_id(CallC *call, uint32_t token_id) noexcept nogil:
-    if call.count == call.room and _more_room(call, 1):
+    if call.count == call.room and make_room(call, 1):
         return 1
     call.ids[call.count] = token_id
     call.count += 1
@@ -237,7 +184,7 @@ cdef int add_id(CallC *call, uint32_t token_id) noexcept nogil:
 
 
 cdef int add_ids(CallC *call, const uint32_t *ids, size_t count) noexcept nogil:
-    if call.count + count > call.room and _more_room(call, count):
+    if call.count + count > call.room and make_room(call, count):
         return 1
     if count:
         memcpy(call.ids + call.count, ids, count * sizeof(uint32_t))
@@ -245,30 +192,8 @@ cdef int add_ids(CallC *call, const uint32_t *ids, size_t count) noexcept nogil:
     return 0
 
 
-cdef int add_word(const TableC *table, CallC *call, const uint8_t *word, size_t size) noexcept nogil:
-    """Takes a word, whose bytes stay where they are until `add_waiting` appended its ids; 1 without memory."""
-    cdef WordC *waiting = &call.words[call.waiting]
-    waiting.at, waiting.size, waiting.hashed = word, size, smg_hash(word, size)
-    smg_fetch(table.words + (waiting.hashed & (LINES - 1)) * LINE_WORDS)
-    call.waiting += 1
-    return add_waiting(table, call) if call.waiting == WAITING_MAX else 0
-
-
-cdef int add_waiting(const TableC *table, CallC *call) noexcept nogil:
-    """Appends the ids of the words that were taken."""
-    cdef uint32_t i
-    cdef const WordC *word
-    for i in range(call.waiting):
-        word = &call.words[i]
-        if not (word.size <= LINE_BYTES and _recall(table, call, word.at, word.size, word.hashed)):
-            if _encode(table, call, word.at, word.size, word.hashed):
-                return 1
-    call.waiting = 0
-    return 0
-
-
-cdef int _encode(const TableC *table, CallC *call, const uint8_t *word, size_t size, uint64_t hashed) noexcept nogil:
-    """Appends the ids of a word that is not kept, and keeps it if it is short."""
+cdef int merge_word(const TableC *table, CallC *call, const uint8_t *word, size_t size, uint64_t hashed) noexcept nogil:
+    """Appends the ids of a word, whose `smg_hash` is known; 1 without memory."""
     cdef uint32_t token_id
     cdef size_t begin = call.count
     token_id = _find(table, word, size, hashed)
@@ -280,8 +205,6 @@ cdef int _encode(const TableC *table, CallC *call, const uint8_t *word, size_t s
             return 1
         if token_id != NONE and call.count - begin == 1 and call.ids[begin] == token_id:
             smg_poke_byte(table.whole + token_id, 1)
-    if size <= LINE_BYTES and call.count - begin <= LINE_IDS:
-        _keep(table, word, size, hashed, call.ids + begin, call.count - begin)
     return 0
 
 
@@ -418,46 +341,3 @@ cdef inline void _sink(CallC *call, uint64_t *heap, size_t pending, uint64_t ent
         heap[at] = heap[child]
         at = child
     heap[at] = entry
-
-
-cdef inline bint _recall(const TableC *table, CallC *call, const uint8_t *word, size_t size, uint64_t hashed) noexcept nogil:
-    """Appends the ids of a word that is kept. A line is: count of writes 32, bytes 16, ids 16; parts of the word; its ids."""
-    cdef uint64_t *line = table.words + (hashed & (LINES - 1)) * LINE_WORDS
-    cdef uint64_t head = smg_peek(line)
-    cdef uint64_t ids[ID_WORDS]
-    cdef size_t count = head & 0xFFFF
-    cdef int i
-    if head >> 32 & WRITING or (head >> 16 & 0xFFFF) != size:
-        return False
-    for i in range(<int>(size + 7) // 8):
-        if smg_peek(line + 1 + i) != smg_part(word, size, i):
-            return False
-    if call.count + LINE_IDS > call.room and _more_room(call, LINE_IDS):
-        return False
-    for i in range(<int>(count + 1) // 2):
-        ids[i] = smg_peek(line + 1 + KEY_WORDS + i)
-    if smg_peek(line) != head:
-        return False
-    if count == 1:
-        call.ids[call.count] = <uint32_t>ids[0]
-    else:
-        memcpy(call.ids + call.count, ids, count * sizeof(uint32_t))
-    call.count += count
-    return True
-
-
-cdef void _keep(const TableC *table, const uint8_t *word, size_t size, uint64_t hashed, const uint32_t *ids, size_t count) noexcept nogil:
-    cdef uint64_t *line = table.words + (hashed & (LINES - 1)) * LINE_WORDS
-    cdef uint64_t head = smg_peek(line)
-    cdef uint64_t writes = head >> 32
-    cdef uint64_t content[ID_WORDS]
-    cdef int i
-    if writes & WRITING or not smg_replace(line, head, (writes | WRITING) << 32):
-        return
-    for i in range(<int>(size + 7) // 8):
-        smg_poke(line + 1 + i, smg_part(word, size, i))
-    memset(content, 0, sizeof(content))
-    memcpy(content, ids, count * sizeof(uint32_t))
-    for i in range(ID_WORDS):
-        smg_poke(line + 1 + KEY_WORDS + i, content[i])
-    smg_poke(line, (writes + 2) << 32 | size << 16 | count)

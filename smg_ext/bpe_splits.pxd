@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from smg_ext.bpe_ascii cimport AsciiC
 from smg_ext.bpe_characters cimport Characters, CharactersC
 
 cdef enum:
@@ -30,6 +31,7 @@ cdef struct SplitsC:
     const CharactersC *characters
     StepC steps[STEPS_MAX]
     int count
+    AsciiC ascii
 
 
 cdef class Splits:
@@ -37,4 +39,5 @@ cdef class Splits:
     cdef readonly Characters characters
 
 
-cdef const uint8_t *next_cut(const SplitsC *splits, const StepC *step, const uint8_t *at, const uint8_t *end) noexcept nogil
+cdef void start_words(const uint8_t **bounds, const uint8_t *at) noexcept nogil
+cdef const uint8_t *next_word(const SplitsC *splits, const uint8_t **bounds, const uint8_t *at, const uint8_t *end) noexcept nogil

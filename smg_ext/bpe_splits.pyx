@@ -8,6 +8,7 @@ where one does, is a word too. Each op is a run of characters by their kinds, so
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from smg_ext.bpe_ascii cimport Ascii, contraction
 from smg_ext.bpe_characters cimport (
     ANY_SPACE, APOSTROPHE, BLANK, KIND_BITS, LOWER, NEWLINE, PUNCTUATION, SLASH, SYMBOL, UPPER, Characters, CharactersC, code_at,
     entry_at, kind_at,
@@ -38,15 +39,17 @@ cdef extern from *:
 cdef class Splits:
     """A program: for each step a list of ops, each a tuple (kind, prefix, body, lower, tail, most, ending, folded) as in `OpC`.
 
-    ValueError when there are too many of them.
+    `ascii`: what the whole program comes to in ASCII, where there is a rule for it. ValueError when there are too many ops.
     """
 
-    def __cinit__(self, Characters characters not None, list steps not None):
+    def __cinit__(self, Characters characters not None, list steps not None, Ascii ascii=None):
         cdef StepC *step
         if len(steps) > STEPS_MAX or any(len(ops) > OPS_MAX for ops in steps):
             raise ValueError("too many patterns")
         self.characters = characters
         self.c.characters = &characters.c
+        if ascii is not None:
+            self.c.ascii = ascii.c
         for ops in steps:
             step = &self.c.steps[self.c.count]
             self.c.count += 1
@@ -54,15 +57,17 @@ cdef class Splits:
                 _add(step, NAMES[op[0]], op[1:])
 
     def cuts(self, str text not None):
-        """Gives the words of the first step (for tests)."""
+        """Gives the words, cut one by one (for tests)."""
         cdef bytes data = text.encode()
         cdef const uint8_t *begin = data
         cdef const uint8_t *end = begin + len(data)
         cdef const uint8_t *at = begin
         cdef const uint8_t *cut
+        cdef const uint8_t *bounds[STEPS_MAX]
         words = []
+        start_words(bounds, at)
         while at < end:
-            cut = next_cut(&self.c, &self.c.steps[0], at, end)
+            cut = next_word(&self.c, bounds, at, end)
             words.append(data[at - begin : cut - begin].decode())
             at = cut
         return words
@@ -91,8 +96,27 @@ cdef int _add(StepC *step, int kind, tuple numbers) except -1:
     return 0
 
 
-cdef const uint8_t *next_cut(const SplitsC *splits, const StepC *step, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Where the word that begins at `at`, before `end`, ends."""
+cdef void start_words(const uint8_t **bounds, const uint8_t *at) noexcept nogil:
+    cdef int i
+    for i in range(STEPS_MAX):
+        bounds[i] = at
+
+
+cdef const uint8_t *next_word(const SplitsC *splits, const uint8_t **bounds, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Where the word that begins at `at`, before `end`, ends: each step cuts what the one before gives.
+
+    `bounds`: where what each step found last ends, which stays so for all words before that.
+    """
+    cdef int i
+    for i in range(splits.count):
+        if bounds[i] <= at:
+            bounds[i] = _next_cut(splits, &splits.steps[i], at, end)
+        end = bounds[i]
+    return end
+
+
+cdef inline const uint8_t *_next_cut(const SplitsC *splits, const StepC *step, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Where what a step takes from `at`, before `end`, ends."""
     cdef const CharactersC *table = splits.characters
     cdef size_t width
     cdef const uint8_t *cut = _match(table, step, at, end)
@@ -122,7 +146,7 @@ cdef inline const uint8_t *_match(const CharactersC *table, const StepC *step, c
         elif op.kind == LINES or op.kind == INNER:
             cut = _spaces(table, op.kind, at, end)
         elif op.kind == CONTRACTION:
-            cut = _contraction(at, end, op.folded)
+            cut = contraction(at, end, op.folded)
         elif op.kind == PUNCTUATED:
             cut = _punctuated(at, end)
         else:
@@ -192,7 +216,7 @@ cdef const uint8_t *_cased(
             return NULL
         cut = _run(table, cut, end, op.lower)
     if op.ending:
-        more = _contraction(cut, end, op.folded)
+        more = contraction(cut, end, op.folded)
         if more != NULL:
             return more
     return cut
@@ -231,25 +255,6 @@ cdef const uint8_t *_spaces(const CharactersC *table, int kind, const uint8_t *a
     if kind == LINES:
         return line
     return at if at == end else last if last != begin else NULL
-
-
-cdef const uint8_t *_contraction(const uint8_t *at, const uint8_t *end, bint folded) noexcept nogil:
-    cdef uint8_t first
-    cdef uint8_t second
-    cdef uint8_t fold = 0x20 if folded else 0
-    if end - at < 2 or at[0] != 0x27:
-        return NULL
-    first = at[1] | fold
-    if first == 0x73 or first == 0x74 or first == 0x6D or first == 0x64:
-        return at + 2
-    if end - at < 3:
-        return NULL
-    if folded and at[1] == 0xC5 and at[2] == 0xBF:  # the long s, which is an s without its case
-        return at + 3
-    second = at[2] | fold
-    if ((first == 0x72 or first == 0x76) and second == 0x65) or (first == 0x6C and second == 0x6C):
-        return at + 3
-    return NULL
 
 
 cdef const uint8_t *_punctuated(const uint8_t *at, const uint8_t *end) noexcept nogil:

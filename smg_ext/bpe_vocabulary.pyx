@@ -12,8 +12,9 @@ from libc.string cimport memset
 
 from smg_ext.bpe_characters cimport code_at, width_of
 from smg_ext.bpe_merge cimport (
-    IDS_MAX, ODD, RANKS_MAX, CallC, TableC, add_merge, add_token, add_waiting, add_word, find_token, index_tokens, make_merges,
+    IDS_MAX, ODD, RANKS_MAX, CallC, TableC, add_merge, add_token, find_token, index_tokens, make_merges,
 )
+from smg_ext.bpe_words cimport add_waiting, add_word, make_words
 
 __all__ = ["Table"]
 
@@ -42,7 +43,7 @@ cdef class Table:
         memset(self.c.bytes, 0xFF, sizeof(self.c.bytes))
         status = _read_tokens(&self.c, &vocabulary[0] if vocabulary.shape[0] else NULL, <size_t>vocabulary.shape[0])
         if status == 0:
-            status = index_tokens(&self.c)
+            status = index_tokens(&self.c) or make_words(&self.c)
         if status == 0:
             status = _read_merges(&self.c, &merges[0] if merges.shape[0] else NULL, <size_t>merges.shape[0])
         if status > 0:
@@ -81,11 +82,12 @@ cdef class Table:
         """Gives the ids of one word and the number of steps that they took (for tests)."""
         cdef CallC call
         cdef size_t i
+        cdef const uint8_t *content = <const uint8_t *>PyBytes_AS_STRING(word)
         memset(&call, 0, sizeof(CallC))
         if not word:
             return [], 0
         try:
-            add_word(&self.c, &call, <const uint8_t *>PyBytes_AS_STRING(word), <size_t>PyBytes_GET_SIZE(word))
+            add_word(&self.c, &call, content, <size_t>PyBytes_GET_SIZE(word), content + PyBytes_GET_SIZE(word))
             if add_waiting(&self.c, &call):
                 raise MemoryError()
             return [call.ids[i] for i in range(call.count)], call.steps

@@ -8,13 +8,11 @@ Mistral's tekken.
 from enum import IntEnum
 
 from smg._ext import Splits
+from smg.tokenizer.blocks import Op, ascii_rule
 from smg.tokenizer.characters import Kind, characters
 from smg.types.json import Json, JsonObject
 
 __all__ = ["splits_of"]
-
-# As the native part takes it: kind, prefix, body, lower, tail, most, ending, folded.
-Op = tuple[str, int, int, int, int, int, bool, bool]
 
 
 def _kinds(*kinds: IntEnum) -> int:
@@ -105,7 +103,7 @@ def splits_of(pre_tokenizer: Json) -> Splits | None:
     if len(known) < len(programs):
         return None
     try:
-        return Splits(characters(), known)
+        return Splits(characters(), known, ascii_rule(known))
     except ValueError:
         return None
 
