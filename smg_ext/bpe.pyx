@@ -50,8 +50,22 @@ cdef struct EncoderC:
 
 cdef extern from *:
     """
+    #include <string.h>
     #define smg_forget(object) Py_DECREF(object)
+    static inline size_t smg_ascii(const unsigned char *at, size_t size) {  /* bytes of ASCII from `at` on */
+        size_t i = 0;
+        uint64_t eight;
+        for (; i + 8 <= size; i += 8) {
+            memcpy(&eight, at + i, 8);
+            if (eight & 0x8080808080808080u)
+                break;
+        }
+        while (i < size && at[i] < 0x80)
+            i++;
+        return i;
+    }
     """
+    size_t smg_ascii(const uint8_t *at, size_t size) noexcept nogil
     void _forget "smg_forget"(PyObject *)
 
 
@@ -247,14 +261,13 @@ cdef inline bint _needs_python(const EncoderC *encoder, const uint8_t *at, const
 
 cdef bint _may_compose(const CharactersC *table, const uint8_t *at, const uint8_t *end) noexcept nogil:
     cdef size_t width
-    while at < end:
-        if at[0] < 0x80:
-            at += 1
-            continue
+    while True:
+        at += smg_ascii(at, <size_t>(end - at))
+        if at == end:
+            return False
         if entry_at(table, at, &width) & COMPOSED:
             return True
         at += width
-    return False
 
 
 cdef int _encode_piece(const EncoderC *encoder, CallC *call, const uint8_t *data, const uint8_t *end) noexcept nogil:

@@ -24,40 +24,51 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
     typedef uint8_t smg_sixteen __attribute__((vector_size(16)));
-    typedef struct { uint64_t letters, large, digits, blanks, ends, spaces, shown, quotes, slashes; } smg_classes;
-    static inline uint64_t smg_bits(smg_sixteen found) {  /* one of each byte, all of whose bits are the same */
+    typedef struct { uint64_t letters, large, digits, blanks, ends, spaces, strange, quotes, slashes; } smg_classes;
+    static inline uint32_t smg_bits(smg_sixteen found) {  /* one of each byte, all of whose bits are the same */
     #if defined(__SSE2__)
         typedef char smg_chars __attribute__((vector_size(16)));
-        return (uint16_t)__builtin_ia32_pmovmskb128((smg_chars)found);
+        return (uint32_t)__builtin_ia32_pmovmskb128((smg_chars)found);
     #elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         uint64_t half[2];
         memcpy(half, &found, 16);
         half[0] = (half[0] & 0x0101010101010101u) * 0x0102040810204080u >> 56;
         half[1] = (half[1] & 0x0101010101010101u) * 0x0102040810204080u >> 56;
-        return half[0] | half[1] << 8;
+        return (uint32_t)(half[0] | half[1] << 8);
     #else
-        uint64_t bits = 0;
+        uint32_t bits = 0;
         for (int i = 0; i < 16; i++)
-            bits |= (uint64_t)(found[i] & 1) << i;
+            bits |= (uint32_t)(found[i] & 1) << i;
         return bits;
     #endif
     }
-    static inline void smg_classify(const uint8_t *at, smg_classes *out) {
-        memset(out, 0, sizeof(*out));
-        for (int i = 0; i < 64; i += 16) {
-            smg_sixteen bytes;
-            memcpy(&bytes, at + i, 16);
-            out->letters |= smg_bits((smg_sixteen)((bytes | 0x20) - (uint8_t)'a' < (uint8_t)26)) << i;
-            out->large |= smg_bits((smg_sixteen)(bytes - (uint8_t)'A' < (uint8_t)26)) << i;
-            out->digits |= smg_bits((smg_sixteen)(bytes - (uint8_t)'0' < (uint8_t)10)) << i;
-            out->blanks |= smg_bits((smg_sixteen)(bytes == (uint8_t)' ')) << i;
-            out->ends |= smg_bits((smg_sixteen)(bytes == (uint8_t)'\\n') | (smg_sixteen)(bytes == (uint8_t)'\\r')) << i;
-            out->spaces |= smg_bits((smg_sixteen)(bytes - (uint8_t)'\\t' < (uint8_t)5)) << i;
-            out->shown |= smg_bits((smg_sixteen)(bytes - (uint8_t)'!' < (uint8_t)94)) << i;
-            out->quotes |= smg_bits((smg_sixteen)(bytes == (uint8_t)'\\'')) << i;
-            out->slashes |= smg_bits((smg_sixteen)(bytes == (uint8_t)'/')) << i;
-        }
-        out->spaces |= out->blanks;
+    #define SMG_IS(bytes, byte) ((smg_sixteen)((bytes) == (uint8_t)(byte)))
+    #define SMG_FROM(bytes, first, count) ((smg_sixteen)((bytes) - (uint8_t)(first) < (uint8_t)(count)))
+    #define SMG_LETTER(bytes) SMG_FROM((bytes) | 0x20, 'a', 26)
+    #define SMG_LARGE(bytes) SMG_FROM(bytes, 'A', 26)
+    #define SMG_DIGIT(bytes) SMG_FROM(bytes, '0', 10)
+    #define SMG_BLANK(bytes) SMG_IS(bytes, ' ')
+    #define SMG_END(bytes) (SMG_IS(bytes, '\\n') | SMG_IS(bytes, '\\r'))
+    #define SMG_SPACE(bytes) (SMG_FROM(bytes, '\\t', 5) | SMG_BLANK(bytes))
+    #define SMG_STRANGE(bytes) (~(SMG_FROM(bytes, '!', 94) | SMG_SPACE(bytes)))
+    #define SMG_QUOTE(bytes) SMG_IS(bytes, '\\'')
+    #define SMG_SLASH(bytes) SMG_IS(bytes, '/')
+    #define SMG_ALL(test) ((uint64_t)(smg_bits(test(b[2])) | smg_bits(test(b[3])) << 16) << 32 \
+                           | (smg_bits(test(b[0])) | smg_bits(test(b[1])) << 16))
+    /* `more`: large letters and slashes too. */
+    static inline void smg_classify(const uint8_t *at, smg_classes *out, int more) {
+        smg_sixteen b[4], any;
+        memcpy(b, at, 64);
+        any = SMG_STRANGE(b[0]) | SMG_STRANGE(b[1]) | SMG_STRANGE(b[2]) | SMG_STRANGE(b[3]);
+        out->strange = smg_bits(any) ? SMG_ALL(SMG_STRANGE) : 0;
+        out->letters = SMG_ALL(SMG_LETTER);
+        out->digits = SMG_ALL(SMG_DIGIT);
+        out->blanks = SMG_ALL(SMG_BLANK);
+        out->ends = SMG_ALL(SMG_END);
+        out->spaces = SMG_ALL(SMG_SPACE);
+        out->quotes = SMG_ALL(SMG_QUOTE);
+        out->large = more ? SMG_ALL(SMG_LARGE) : 0;
+        out->slashes = more ? SMG_ALL(SMG_SLASH) : 0;
     }
     static inline int smg_first_bit(uint64_t bits) { return __builtin_ctzll(bits); }
     static inline int smg_last_bit(uint64_t bits) { return 63 - __builtin_clzll(bits); }
@@ -69,10 +80,10 @@ cdef extern from *:
         uint64_t blanks
         uint64_t ends
         uint64_t spaces
-        uint64_t shown
+        uint64_t strange
         uint64_t quotes
         uint64_t slashes
-    void smg_classify(const uint8_t *at, ClassesC *out) noexcept nogil
+    void smg_classify(const uint8_t *at, ClassesC *out, bint more) noexcept nogil
     int smg_first_bit(uint64_t bits) noexcept nogil
     int smg_last_bit(uint64_t bits) noexcept nogil
 
@@ -106,8 +117,8 @@ cdef uint64_t cut_block(const AsciiC *rule, const uint8_t *at, size_t size) noex
         memset(copy, 0, BLOCK_BYTES)
         memcpy(copy, at, size)
         at = copy
-    smg_classify(at, &found)
-    strange = ~(found.shown | found.spaces)
+    smg_classify(at, &found, rule.cased)
+    strange = found.strange
     if rule.slashes:
         strange |= found.slashes & found.ends << 1
     seen = <size_t>smg_first_bit(strange) if strange else BLOCK_BYTES

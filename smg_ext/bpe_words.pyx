@@ -131,16 +131,35 @@ cdef const uint8_t *add_block(
     """Takes the words that end at `cuts`, of which there is one, and gives where the last one does; NULL without memory."""
     cdef const uint8_t *base = at
     cdef const uint8_t *cut
-    cdef WordC *waiting = &call.words[call.waiting]
+    cdef int count
+    cdef WordC word
+    cdef uint32_t *out
+    cdef size_t need = 65 * SHORT_IDS
+    if call.waiting and add_waiting(table, call):
+        return NULL
+    if call.count + need > call.room and make_room(call, need):
+        return NULL
+    out = call.ids + call.count
     while cuts:
         cut = base + smg_first_bit(cuts)
         cuts &= cuts - 1
-        _take(table, waiting, at, <size_t>(cut - at), end)
-        waiting += 1
+        word.at, word.size = at, <size_t>(cut - at)
         at = cut
-    call.waiting = <size_t>(waiting - call.words)
-    if call.waiting >= WAITING_MAX and add_waiting(table, call):
-        return NULL
+        word.line = NULL
+        if word.size <= SHORT_BYTES:
+            smg_key(word.at, word.size, end, &word.low, &word.high)
+            word.line = table.words + (smg_key_hash(word.low, word.high) & (SHORT_LINES - 1)) * LINE_WORDS
+            count = smg_recall(word.line, word.low, word.high, out)
+            if count >= 0:
+                out += count
+                continue
+        call.count = <size_t>(out - call.ids)
+        if _add_other(table, call, &word):
+            return NULL
+        if call.count + need > call.room and make_room(call, need):
+            return NULL
+        out = call.ids + call.count
+    call.count = <size_t>(out - call.ids)
     return at
 
 

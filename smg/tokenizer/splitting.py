@@ -12,7 +12,7 @@ from smg.tokenizer.blocks import Op, ascii_rule
 from smg.tokenizer.characters import Kind, characters
 from smg.types.json import Json, JsonObject
 
-__all__ = ["splits_of"]
+__all__ = ["program_of", "splits_of"]
 
 
 def _kinds(*kinds: IntEnum) -> int:
@@ -92,7 +92,18 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 
 def splits_of(pre_tokenizer: Json) -> Splits | None:
-    """Gives the program of a pre-tokenizer that ends in `ByteLevel`; None for one of another kind."""
+    """Gives the native form of a pre-tokenizer's program; None where it has none."""
+    program = program_of(pre_tokenizer)
+    if program is None:
+        return None
+    try:
+        return Splits(characters(), program, ascii_rule(program))
+    except ValueError:
+        return None
+
+
+def program_of(pre_tokenizer: Json) -> list[list[Op]] | None:
+    """Gives the program of a pre-tokenizer that ends in `ByteLevel`: the ops of each step. None for one of another kind."""
     steps = _parts(pre_tokenizer)
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space") is not False:
         return None
@@ -100,12 +111,7 @@ def splits_of(pre_tokenizer: Json) -> Splits | None:
     if steps[-1].get("use_regex") is not False:
         programs.append(_pattern(GPT2))
     known = [program for program in programs if program is not None]
-    if len(known) < len(programs):
-        return None
-    try:
-        return Splits(characters(), known, ascii_rule(known))
-    except ValueError:
-        return None
+    return known if len(known) == len(programs) else None
 
 
 def _parts(pre_tokenizer: Json) -> list[JsonObject]:
