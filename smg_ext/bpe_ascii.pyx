@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
 """Cuts ASCII into words 64 bytes at once: what `bpe_splits` does one character after the other, for the patterns of most vocabularies.
 
-In: a rule, which `smg.tokenizer.blocks` makes of a program of splits, and text that begins at a word. Out: one bit for each place at which a
+In: a rule, which `smg.tokenizer.blocks` makes of a program of splits, and text that begins at a word. Out: a bit for each place at which a
 word begins. Of each class of characters a mask of 64 bits is made, and the places follow from the masks by shifts and sums, without a
 branch that would have to be guessed. What depends on a character that is not seen (behind the block, not of ASCII, or a control
 character) is left out; then the block's last word is where the next one begins.

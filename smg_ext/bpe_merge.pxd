@@ -39,8 +39,7 @@ cdef extern from *:
     uint64_t smg_hash(const uint8_t *at, size_t size) noexcept nogil
 
 cdef enum:
-    WAITING_MAX = 16            # words from which on they are looked up; a block of 64 bytes may bring 64 at once
-    WAITING_ROOM = 80
+    WAITING_MAX = 12
     IDS_MAX = 1 << 20
     RANKS_MAX = (1 << 24) - 1
     ODD = 0x80000000            # in a length: a token that no text gives, with its name as it is
@@ -83,7 +82,7 @@ cdef struct CallC:
     size_t scratch_room         # in bytes
     uint64_t steps              # looks at pairs, so that growth can be counted
     size_t waiting
-    WordC words[WAITING_ROOM]   # whose lines are on their way from memory; not cleared
+    WordC words[WAITING_MAX]   # whose lines are on their way from memory; not cleared
 
 
 cdef int add_token(TableC *table, uint32_t token_id, const uint8_t *content, uint32_t size, bint odd) noexcept nogil

@@ -6,14 +6,16 @@ write the tables at once: what is being written is passed over.
 
 Most words of a text are short and few tokens, so those have a table of their own. A line of it is that of the cache and has two places of
 four numbers each: the word's bytes (120 bits) and size (8), twice; then the first id (32), how many (2) and how often the place was written
-(the rest); then two more ids. A hit takes one comparison of the whole and no loop. Words are looked up some at a time, so that their
-lines are on the way from memory together.
+(the rest); then two more ids. A hit takes one comparison of the whole and no loop. Words that come one
+by one are looked up some at a time, so that their lines are on the way from memory together; those of a block are near enough to each
+other for the processor to see to that.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from smg_ext.atomics cimport smg_peek, smg_poke, smg_replace
+from smg_ext.bpe_ascii cimport BLOCK_BYTES
 from smg_ext.bpe_merge cimport WAITING_MAX, CallC, TableC, WordC, make_room, merge_word, smg_hash
 
 __all__: list[str] = []
@@ -46,17 +48,22 @@ cdef extern from *:
     };
     /* A short word's key. Sixteen bytes are read where there are as many before `end`. */
     static inline void smg_key(const uint8_t *word, size_t size, const uint8_t *end, uint64_t *low, uint64_t *high) {
-        uint64_t parts[2] = {0, 0};
-        if (__builtin_expect(end - word >= 16, 1))
-            memcpy(parts, word, 16);
-        else
+        uint64_t first, second;
+        if (__builtin_expect(end - word >= 16, 1)) {
+            memcpy(&first, word, 8);
+            memcpy(&second, word + 8, 8);
+        } else {
+            uint64_t parts[2] = {0, 0};
             memcpy(parts, word, size);
+            first = parts[0];
+            second = parts[1];
+        }
     #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        parts[0] = __builtin_bswap64(parts[0]);
-        parts[1] = __builtin_bswap64(parts[1]);
+        first = __builtin_bswap64(first);
+        second = __builtin_bswap64(second);
     #endif
-        *low = parts[0] & smg_kept[size][0];
-        *high = (parts[1] & smg_kept[size][1]) | (uint64_t)size << 56;
+        *low = first & smg_kept[size][0];
+        *high = (second & smg_kept[size][1]) | (uint64_t)size << 56;
     }
     static inline uint64_t smg_key_hash(uint64_t low, uint64_t high) {
         return smg_mix(low ^ 0x9E3779B97F4A7C15u, high ^ 0xD6E8FEB86659FD93u);
@@ -64,16 +71,12 @@ cdef extern from *:
     static inline uint64_t smg_read(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
     /* Writes three ids and gives how many of them count, -1 where the word is not kept. */
     static inline int smg_recall(const uint64_t *line, uint64_t low, uint64_t high, uint32_t *out) {
-        uint64_t heads[2], others, differs[2];
-        heads[0] = __atomic_load_n(line + 2, __ATOMIC_ACQUIRE);
-        heads[1] = __atomic_load_n(line + 6, __ATOMIC_ACQUIRE);
-        differs[0] = (smg_read(line) ^ low) | (smg_read(line + 1) ^ high);
-        differs[1] = (smg_read(line + 4) ^ low) | (smg_read(line + 5) ^ high);
-        int second = differs[0] != 0;
-        uint64_t head = second ? heads[1] : heads[0], differ = second ? differs[1] : differs[0];
-        others = smg_read(line + 3 + 4 * second);
+        const uint64_t *place = line + 4 * (((smg_read(line) ^ low) | (smg_read(line + 1) ^ high)) != 0);
+        uint64_t head = __atomic_load_n(place + 2, __ATOMIC_ACQUIRE);
+        uint64_t differ = (smg_read(place) ^ low) | (smg_read(place + 1) ^ high);
+        uint64_t others = smg_read(place + 3);
         atomic_thread_fence(memory_order_acquire);
-        if (__builtin_expect((differ | (smg_read(line + 2 + 4 * second) ^ head) | (head & SMG_WRITING)) != 0, 0))
+        if (__builtin_expect((differ | (smg_read(place + 2) ^ head) | (head & SMG_WRITING)) != 0, 0))
             return -1;
         out[0] = (uint32_t)head;
         memcpy(out + 1, &others, 8);
@@ -108,13 +111,23 @@ cdef int make_words(TableC *table) noexcept nogil:
     return table.words == NULL
 
 
+cdef inline uint64_t *_line(const TableC *table, uint64_t low, uint64_t high) noexcept nogil:
+    return table.words + (smg_key_hash(low, high) & (SHORT_LINES - 1)) * LINE_WORDS
+
+
+cdef inline int _room(CallC *call, size_t words) noexcept nogil:
+    """Makes room for the ids of short words, and for those that are written without being counted."""
+    cdef size_t need = SHORT_IDS * (words + 1)
+    return call.count + need > call.room and make_room(call, need)
+
+
 cdef inline void _take(const TableC *table, WordC *waiting, const uint8_t *word, size_t size, const uint8_t *end) noexcept nogil:
     waiting.at, waiting.size = word, size
     if size > SHORT_BYTES:
         waiting.line = NULL
         return
     smg_key(word, size, end, &waiting.low, &waiting.high)
-    waiting.line = table.words + (smg_key_hash(waiting.low, waiting.high) & (SHORT_LINES - 1)) * LINE_WORDS
+    waiting.line = _line(table, waiting.low, waiting.high)
     smg_fetch(waiting.line)
 
 
@@ -122,43 +135,40 @@ cdef int add_word(const TableC *table, CallC *call, const uint8_t *word, size_t 
     """Takes a word of text that goes on to `end`. It stays where it is until `add_waiting` appended its ids; 1 without memory."""
     _take(table, &call.words[call.waiting], word, size, end)
     call.waiting += 1
-    return add_waiting(table, call) if call.waiting >= WAITING_MAX else 0
+    return add_waiting(table, call) if call.waiting == WAITING_MAX else 0
 
 
 cdef const uint8_t *add_block(
     const TableC *table, CallC *call, const uint8_t *at, const uint8_t *end, uint64_t cuts
 ) noexcept nogil:
-    """Takes the words that end at `cuts`, of which there is one, and gives where the last one does; NULL without memory."""
+    """Appends the ids of the words that end at `cuts`, of which there is one, and gives where the last one does; NULL without memory."""
     cdef const uint8_t *base = at
     cdef const uint8_t *cut
+    cdef size_t size
     cdef int count
-    cdef WordC word
+    cdef uint64_t low
+    cdef uint64_t high
     cdef uint32_t *out
-    cdef size_t need = 65 * SHORT_IDS
-    if call.waiting and add_waiting(table, call):
-        return NULL
-    if call.count + need > call.room and make_room(call, need):
+    if (call.waiting and add_waiting(table, call)) or _room(call, BLOCK_BYTES):
         return NULL
     out = call.ids + call.count
     while cuts:
         cut = base + smg_first_bit(cuts)
         cuts &= cuts - 1
-        word.at, word.size = at, <size_t>(cut - at)
-        at = cut
-        word.line = NULL
-        if word.size <= SHORT_BYTES:
-            smg_key(word.at, word.size, end, &word.low, &word.high)
-            word.line = table.words + (smg_key_hash(word.low, word.high) & (SHORT_LINES - 1)) * LINE_WORDS
-            count = smg_recall(word.line, word.low, word.high, out)
+        size = <size_t>(cut - at)
+        if size <= SHORT_BYTES:
+            smg_key(at, size, end, &low, &high)
+            count = smg_recall(_line(table, low, high), low, high, out)
             if count >= 0:
                 out += count
+                at = cut
                 continue
         call.count = <size_t>(out - call.ids)
-        if _add_other(table, call, &word):
-            return NULL
-        if call.count + need > call.room and make_room(call, need):
+        _take(table, &call.words[0], at, size, end)
+        if _add_other(table, call, &call.words[0]) or _room(call, BLOCK_BYTES):
             return NULL
         out = call.ids + call.count
+        at = cut
     call.count = <size_t>(out - call.ids)
     return at
 
@@ -169,8 +179,7 @@ cdef int add_waiting(const TableC *table, CallC *call) noexcept nogil:
     cdef int count
     cdef const WordC *word
     cdef uint32_t *out
-    cdef size_t need = SHORT_IDS * (call.waiting + 1)
-    if call.count + need > call.room and make_room(call, need):
+    if _room(call, call.waiting):
         return 1
     out = call.ids + call.count
     for i in range(call.waiting):
@@ -181,9 +190,7 @@ cdef int add_waiting(const TableC *table, CallC *call) noexcept nogil:
                 out += count
                 continue
         call.count = <size_t>(out - call.ids)
-        if _add_other(table, call, word):
-            return 1
-        if call.count + need > call.room and make_room(call, need):
+        if _add_other(table, call, word) or _room(call, call.waiting):
             return 1
         out = call.ids + call.count
     call.count = <size_t>(out - call.ids)

@@ -47,7 +47,7 @@ def ascii_rule(program: list[list[Op]]) -> Ascii | None:
     lines = _taken(ops, "lines")
     if letters is None or signs is None or not _end(ops) or (signs[4] and not lines):
         return None
-    if apart is None and digits is None or apart is not None and digits not in (None, 0):
+    if (apart is None and digits is None) or (apart is not None and digits not in (None, 0)):
         return None
     if contraction and letters[6]:
         return None
