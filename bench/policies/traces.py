@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-__all__ = ["TRACES", "WARM", "WORDS", "Request", "Trace", "count"]
+__all__ = ["TRACES", "WARM", "WORDS", "Request", "Trace"]
 
 PREFILL_US, PROMPT_TOKEN_US, ANSWER_TOKEN_US = 4000, 33, 77  # an answer's token in a batch of about 250 a second: 7 ms / 256 + 50
 WORDS = range(260, 516)  # the ids in use, one for each value of a byte
@@ -35,11 +35,6 @@ class Trace(Protocol):
     """Makes a trace's requests, in the order of their arrival."""
 
     def __call__(self, rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]: ...
-
-
-def count(trace: list[Request]) -> int:
-    """Gives the number of requests, those within conversations too."""
-    return sum(1 + len(request.then) for request in trace)
 
 
 def shared(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
@@ -119,7 +114,15 @@ def answers(rng: random.Random, *, engines: int, load: float, seconds: float) ->
     return [Request(at, words(rng, rng.randrange(500, 3500)), rng.randrange(300, 1500)) for at in arrivals(rng, rate, seconds)]
 
 
-TRACES: dict[str, Trace] = {"shared": shared, "fresh": fresh, "chats": chats, "mixed": mixed, "bursts": bursts, "long": long, "answers": answers}
+TRACES: dict[str, Trace] = {
+    "shared": shared,
+    "fresh": fresh,
+    "chats": chats,
+    "mixed": mixed,
+    "bursts": bursts,
+    "long": long,
+    "answers": answers,
+}
 
 
 def words(rng: random.Random, count: int) -> list[int]:
