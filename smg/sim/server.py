@@ -114,7 +114,7 @@ class Sim:
         path = str(Path(self._folder) / "grpc.sock")
         self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
-        self._wire = Wire(path)
+        self._wire = Wire(path, die=self.kill)
         return await self._wire.start(host, port=port)
 
     def _needs_wire(self) -> bool:

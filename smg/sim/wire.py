@@ -7,6 +7,7 @@ secret message that `distress` makes: the protocol writes it into the stream tha
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import cast
 
 __all__ = ["Wire", "distress"]
@@ -20,17 +21,20 @@ HIGH_WATER = 1 << 20
 
 
 def distress(kind: str, code: int) -> bytes:
-    """Gives the wire form of a protobuf message that no engine sends: an unknown field with `rst` or `goaway` and the error number."""
+    """Gives the wire form of a protobuf message that no engine sends: an unknown field with rst, goaway or die and an error number."""
     body = SECRET + kind.encode().ljust(8) + struct.pack(">I", code)
     key = SECRET_FIELD << 3 | 2
     return bytes([key & 0x7F | 0x80, key >> 7 & 0x7F, len(body)]) + body
 
 
 class Wire:
-    """Listens on TCP and relays to the UNIX socket `upstream`. `kill` is what the network sees when a process dies."""
+    """Listens on TCP and relays to the UNIX socket `upstream`. `kill` is what the network sees when a process dies; `die` is called
+    where a stream says that it shall, after what was sent before.
+    """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, die: Callable[[], None]) -> None:
         self._upstream = upstream
+        self.die = die
         self._server: asyncio.Server | None = None
         self._links: set[_ClientSide] = set()
 
@@ -59,7 +63,7 @@ class _ClientSide(asyncio.Protocol):
     """The connection of one client, and its twin to the server."""
 
     def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+        self.wire = wire
         self._opening: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
         self.transport: asyncio.Transport | None = None
@@ -67,13 +71,13 @@ class _ClientSide(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._wire._links.add(self)
+        self.wire._links.add(self)
         self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, server = await loop.create_unix_connection(lambda: _ServerSide(self), self._wire._upstream)
+            _, server = await loop.create_unix_connection(lambda: _ServerSide(self), self.wire._upstream)
         except OSError:
             self.reset()
             return
@@ -97,7 +101,7 @@ class _ClientSide(asyncio.Protocol):
             self.server.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wire._links.discard(self)
+        self.wire._links.discard(self)
         if self._opening is not None:
             self._opening.cancel()
         if self.server is not None and self.server.transport is not None:
@@ -180,7 +184,9 @@ class _ServerSide(asyncio.Protocol):
         if body:
             self._send(len(body).to_bytes(3) + bytes([DATA, 0]) + frame[5:9] + body)
         self._broken.add(stream)
-        if kind == "rst":
+        if kind == "die":
+            self._client.wire.die()
+        elif kind == "rst":
             self._send((4).to_bytes(3) + bytes([RST_STREAM, 0]) + frame[5:9] + code.to_bytes(4))
         else:
             self._send((8).to_bytes(3) + bytes([GOAWAY, 0]) + bytes(4) + LAST_STREAM.to_bytes(4) + code.to_bytes(4))

@@ -1,10 +1,8 @@
 """KV events on their way into the index: order, gaps, restarts, ranks, what cannot be placed."""
 
 import base64
-import os
 import random
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +11,17 @@ from smg.engine import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
 from smg.engine.events import batch_of
 from smg.kvindex import PrefixIndex
 from smg.kvindex.feed import Feed, Outcome
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.pb.common_pb2 import KvEventBatch
+from tests.shm.memory import shared_memory
 
 DATA = Path(__file__).parents[1] / "data" / "kv_events"
 IDS = random.Random(5).choices(range(100_000), k=400)
 
 
 @pytest.fixture
-def index() -> Iterator[PrefixIndex]:
-    block = make_block(rows=3, prefix_blocks=4096)
-    yield PrefixIndex(Shm(block.memory))
-    os.close(block.fd)
+def index() -> PrefixIndex:
+    return PrefixIndex(Shm(shared_memory(rows=3, prefix_blocks=4096)))
 
 
 def held(index: PrefixIndex, slot: int = 2, *, ids: list[int] = IDS) -> int:

@@ -1,7 +1,6 @@
 """KV events of simulated engines, through the real subscription, into the index: sharing, gaps, restarts, engines without."""
 
 import asyncio
-import os
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,10 +15,11 @@ from smg.errors import EngineRejected, EngineUnavailable
 from smg.kvindex import PrefixIndex
 from smg.kvindex.follow import Follower, Followers
 from smg.obs.metrics import render
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.sim.request import Submission
 from smg.sim.server import Sim, start_sim
 from smg.worker import EngineRecord, EngineSpec, EngineState, Registry
+from tests.shm.memory import shared_memory
 
 IDS = [300 + number % 500 for number in range(170)]
 BLOCK = 16
@@ -29,8 +29,7 @@ class Stage:
     """A registry with one engine and its followers, as the control process has them."""
 
     def __init__(self, folder: Path) -> None:
-        self.block = make_block(rows=3, prefix_blocks=4096)
-        self.shm = Shm(self.block.memory)
+        self.shm = Shm(shared_memory(rows=3, prefix_blocks=4096))
         self.index = PrefixIndex(self.shm)
         self.registry = Registry(self.shm, folder=folder)
         self.followers = Followers(Config(), shm=self.shm, registry=self.registry)
@@ -62,7 +61,6 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await made.followers.close()
-        os.close(made.block.fd)
 
 
 async def until(condition: Callable[[], bool], *, within_s: float = 15.0) -> None:

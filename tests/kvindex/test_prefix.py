@@ -1,27 +1,24 @@
 """What the prefix index answers, by both bodies: blocks, ranks, lives of slots, full tables."""
 
-import os
 import random
 from array import array
-from collections.abc import Iterator
 
 import pytest
 
 from smg._ext import NativePrefixIndex, NativeShm, Prompt
 from smg.kvindex.plain import PlainPrefixIndex
-from smg.obs.shm import PlainShm, make_block
+from smg.obs.shm import PlainShm
+from tests.shm.memory import shared_memory
 
 BODIES = [(NativeShm, NativePrefixIndex), (PlainShm, PlainPrefixIndex)]
 Pair = tuple[NativeShm, NativePrefixIndex]
 
 
 @pytest.fixture(params=BODIES, ids=["native", "plain"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     make_shm, make_index = request.param
-    block = make_block(rows=3, prefix_blocks=4096)
-    shm = make_shm(block.memory)
-    yield shm, make_index(shm)
-    os.close(block.fd)
+    shm = make_shm(shared_memory(rows=3, prefix_blocks=4096))
+    return shm, make_index(shm)
 
 
 def held(index: NativePrefixIndex, prompt: Prompt, slots: range | list[int]) -> list[int]:
@@ -57,7 +54,7 @@ def test_a_prompt_shorter_than_a_block_has_no_beginning(pair: Pair) -> None:
 
 
 def test_a_prompt_is_looked_at_up_to_a_length() -> None:
-    index = NativePrefixIndex(NativeShm(make_block(rows=3, prefix_blocks=400_000).memory))
+    index = NativePrefixIndex(NativeShm(shared_memory(rows=3, prefix_blocks=400_000)))
     prompt = index.prompt(ids(200_000))
     assert len(prompt) == 131_072
     index.insert(prompt, 0)
@@ -98,7 +95,7 @@ def test_engines_with_other_block_sizes(pair: Pair) -> None:
 
 def test_the_operators_block_size_is_for_engines_that_say_none() -> None:
     for make_shm, make_index in BODIES:
-        index = make_index(make_shm(make_block(rows=3, prefix_blocks=64, prefix_block_size=24).memory))
+        index = make_index(make_shm(shared_memory(rows=3, prefix_blocks=64, prefix_block_size=24)))
         index.set_block_size(1, 32)
         assert [index.step(slot) for slot in range(2)] == [24, 32]
         index.insert(index.prompt(ids(100)), 0)
@@ -189,7 +186,7 @@ def test_a_removed_engine_is_gone_at_once(pair: Pair) -> None:
 
 
 def test_two_starts_name_alike_prompts_differently() -> None:
-    indexes = [NativePrefixIndex(NativeShm(make_block(rows=3).memory)) for _ in range(2)]
+    indexes = [NativePrefixIndex(NativeShm(shared_memory(rows=3))) for _ in range(2)]
     assert indexes[0].names(0, ids(16), 16) != indexes[1].names(0, ids(16), 16)
 
 

@@ -1,25 +1,21 @@
 """The table of routing keys, by both bodies: binding, ageing, lives of slots, a full table."""
 
-import os
-from collections.abc import Iterator
-
 import pytest
 
 from smg._ext import NativeShm, NativeSticky
 from smg.kvindex.plain_sticky import PlainSticky
-from smg.obs.shm import PlainShm, make_block
+from smg.obs.shm import PlainShm
+from tests.shm.memory import shared_memory
 
 Pair = tuple[NativeShm, NativeSticky]
 KEY = 0xFEDCBA9876543210
 
 
 @pytest.fixture(params=[(NativeShm, NativeSticky), (PlainShm, PlainSticky)], ids=["native", "plain"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     make_shm, make_table = request.param
-    block = make_block(rows=3, sticky_keys=64)
-    shm = make_shm(block.memory)
-    yield shm, make_table(shm)
-    os.close(block.fd)
+    shm = make_shm(shared_memory(rows=3, sticky_keys=64))
+    return shm, make_table(shm)
 
 
 def test_binds_a_key(pair: Pair) -> None:

@@ -1,6 +1,6 @@
 """The native prefix index and sticky keys, and their twins: the same calls give the same answers and leave the same words."""
 
-import os
+import mmap
 from array import array
 
 import pytest
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from smg._ext import NativePrefixIndex, NativeShm, NativeSticky, Prompt
 from smg.kvindex.plain import PlainPrefixIndex, PlainPrompt
 from smg.kvindex.plain_sticky import PlainSticky
-from smg.obs.shm import Block, PlainShm, make_block
+from smg.obs.shm import PlainShm
+from tests.shm.memory import shared_memory
 
 SLOTS = 40
 SECRET = bytes(range(100, 116))
@@ -54,8 +55,8 @@ STICKY_CALLS = st.one_of(
 )
 
 
-def small_block() -> Block:
-    return make_block(rows=3, engines=SLOTS, series=1, cells=1, prefix_blocks=24, sticky_keys=8, secret=SECRET)
+def small_block() -> mmap.mmap:
+    return shared_memory(rows=3, engines=SLOTS, series=1, cells=1, prefix_blocks=24, sticky_keys=8, secret=SECRET)
 
 
 def prompt_of(index: NativePrefixIndex | PlainPrefixIndex, source: list[int] | str) -> Prompt:
@@ -85,13 +86,11 @@ def outcome(index: NativePrefixIndex | PlainPrefixIndex, shm: NativeShm | PlainS
 @given(st.lists(CALLS, max_size=60))
 def test_twin_equals_native(calls: list[tuple[object, ...]]) -> None:
     one, other = small_block(), small_block()
-    shm, plain_shm = NativeShm(one.memory), PlainShm(other.memory)
+    shm, plain_shm = NativeShm(one), PlainShm(other)
     native, plain = NativePrefixIndex(shm), PlainPrefixIndex(plain_shm)
     for call in calls:
         assert outcome(native, shm, call) == outcome(plain, plain_shm, call), call
-    assert bytes(one.memory) == bytes(other.memory)
-    os.close(one.fd)
-    os.close(other.fd)
+    assert bytes(one) == bytes(other)
 
 
 def sticky_outcome(table: NativeSticky | PlainSticky, shm: NativeShm | PlainShm, call: tuple[object, ...]) -> object:
@@ -106,18 +105,16 @@ def sticky_outcome(table: NativeSticky | PlainSticky, shm: NativeShm | PlainShm,
 @given(st.lists(STICKY_CALLS, max_size=60))
 def test_sticky_twin_equals_native(calls: list[tuple[object, ...]]) -> None:
     one, other = small_block(), small_block()
-    shm, plain_shm = NativeShm(one.memory), PlainShm(other.memory)
+    shm, plain_shm = NativeShm(one), PlainShm(other)
     native, plain = NativeSticky(shm), PlainSticky(plain_shm)
     for call in calls:
         assert sticky_outcome(native, shm, call) == sticky_outcome(plain, plain_shm, call), call
-    assert bytes(one.memory) == bytes(other.memory)
-    os.close(one.fd)
-    os.close(other.fd)
+    assert bytes(one) == bytes(other)
 
 
 @pytest.mark.parametrize("bad", [[1, -1], [1 << 32], ["a"], [1.5], 7, b"abcde", array("d", [1.0]), [None]])
 def test_refuses_what_is_no_id(bad: object) -> None:
-    index = NativePrefixIndex(NativeShm(small_block().memory))
+    index = NativePrefixIndex(NativeShm(small_block()))
     with pytest.raises((TypeError, OverflowError)):
         index.prompt(bad)  # type: ignore[arg-type]
 
@@ -126,6 +123,6 @@ def test_refuses_what_is_no_id(bad: object) -> None:
     "make", [list, tuple, lambda ids: array("I", ids), lambda ids: array("i", ids), lambda ids: array("I", ids).tobytes()]
 )
 def test_takes_ids_in_any_shape(make: type[list[int]]) -> None:
-    index = NativePrefixIndex(NativeShm(small_block().memory))
+    index = NativePrefixIndex(NativeShm(small_block()))
     ids = [5, 0, 1 << 20, (1 << 30) + 3, *range(30)]
-    assert index.names(0, make(ids), 16) == PlainPrefixIndex(PlainShm(small_block().memory)).names(0, ids, 16)
+    assert index.names(0, make(ids), 16) == PlainPrefixIndex(PlainShm(small_block())).names(0, ids, 16)

@@ -16,8 +16,9 @@ from smg.middleware.starts import StartRate
 from smg.obs.buckets import Buckets
 from smg.obs.metrics import Meter
 from smg.obs.seats import Seats
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from tests.server.serving import until
+from tests.shm.memory import shared_memory
 
 SYSTEM, INTERACTIVE, BULK = 0, 1, 3
 NAMES = ("system", "interactive", "default", "bulk")
@@ -39,7 +40,7 @@ class Node:
     """The data workers of one gateway."""
 
     def __init__(self, *, limit=2, room=100, timeout_s=50.0, workers=3, lanes=None, rate=0):
-        self.shm = Shm(make_block(rows=8).memory)
+        self.shm = Shm(shared_memory(rows=8))
         self.seats = Seats(self.shm)
         self.bells = Bells()
         config = Config(admission=AdmissionConfig(max_concurrent_requests=limit, queue_size=room, queue_timeout_s=timeout_s))

@@ -9,10 +9,11 @@ from smg.config.tree import Admission, PriorityScheduler, Tenants
 from smg.errors import LimitsUnavailable, Preempted, TenantLimited
 from smg.middleware import Gate, admission
 from smg.obs.metrics import Meter
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.types.account import ACCOUNT
 from tests.api.fake import request
 from tests.server.serving import until
+from tests.shm.memory import shared_memory
 
 
 class Holder:
@@ -28,7 +29,7 @@ class Holder:
 
 @pytest.fixture
 def shm():
-    return Shm(make_block(rows=8).memory)
+    return Shm(shared_memory(rows=8))
 
 
 def make(config, shm, folder, row=2):

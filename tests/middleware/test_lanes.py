@@ -13,7 +13,8 @@ from smg.middleware.lanes import DEFAULT, PriorityReader, lanes_of
 from smg.middleware.tenant import TenantReader
 from smg.obs.metrics import Meter
 from smg.obs.seats import Seats
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
+from tests.shm.memory import shared_memory
 
 FILE = """
 classes:
@@ -68,7 +69,7 @@ def test_seats_follow_the_engines_and_at_most_half_of_them_are_kept():
     ],
 )
 def test_a_request_has_the_class_it_asks_for_within_its_tenants_highest(tmp_path, word, tenant, name):
-    shm = Shm(make_block(rows=4).memory)
+    shm = Shm(shared_memory(rows=4))
     reader = PriorityReader(config(tmp_path, default_max_class="interactive"), meter=Meter(shm, row=2))
     rank = reader.rank({} if word is None else {"x-smg-priority": word}, tenant)
     assert ("system", "interactive", "default", "bulk")[rank] == name
@@ -78,7 +79,7 @@ def test_a_request_has_the_class_it_asks_for_within_its_tenants_highest(tmp_path
 
 
 def test_metrics_name_few_tenants(tmp_path):
-    shm = Shm(make_block(rows=4).memory)
+    shm = Shm(shared_memory(rows=4))
     reader = PriorityReader(config(tmp_path, tenant_metric_top_n=2), meter=Meter(shm, row=2))
     for number in range(50):
         reader.rank({"x-smg-priority": "?"}, f"tenant {number}")
@@ -86,7 +87,7 @@ def test_metrics_name_few_tenants(tmp_path):
 
 
 def test_processes_and_those_after_them_name_no_more_tenants(tmp_path):
-    shm = Shm(make_block(rows=8).memory)
+    shm = Shm(shared_memory(rows=8))
     for life in range(6):
         reader = PriorityReader(config(tmp_path, tenant_metric_top_n=2), meter=Meter(shm, row=2 + life))
         for number in range(5):
@@ -120,7 +121,7 @@ def test_a_key_tells_its_tenant():
 
 
 def test_gauges_tell_seats_and_queues():
-    shm = Shm(make_block(rows=4).memory)
+    shm = Shm(shared_memory(rows=4))
     seats, one = Seats(shm), array("q", [1, 0, 0, 0, 0])
     seats.take(2, DEFAULT, one, 0)
     seats.enter(2, DEFAULT, 5)

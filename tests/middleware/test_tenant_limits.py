@@ -16,9 +16,10 @@ from smg.middleware.limits import LocalStore, TenantMeters
 from smg.middleware.shared_limits import SharedStore
 from smg.obs.buckets import Buckets
 from smg.obs.metrics import Meter
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.types.job import Sampling
 from tests.server.serving import until
+from tests.shm.memory import shared_memory
 
 FILE = """
 default_policy: {requests_per_minute: 2, tokens_per_minute: 1000}
@@ -47,7 +48,7 @@ class Node:
     """One gateway's share: shared memory of its own, and the server if there is one."""
 
     def __init__(self, limits, *, url="", fail="open"):
-        self.shm = Shm(make_block(rows=4).memory)
+        self.shm = Shm(shared_memory(rows=4))
         meter = Meter(self.shm, row=2)
         local = LocalStore(Buckets(self.shm))
         self.store = SharedStore(url, local=local if fail == "open" else None, meter=meter) if url else local

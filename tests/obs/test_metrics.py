@@ -3,12 +3,13 @@
 import pytest
 
 from smg.obs.metrics import DURATION_S, METRICS, HttpObserver, Meter, Sample, render
-from smg.obs.shm import PlainShm, Shm, make_block
+from smg.obs.shm import PlainShm, Shm
+from tests.shm.memory import shared_memory
 
 
 @pytest.fixture(params=[Shm, PlainShm], ids=["native", "plain"])
 def shm(request: pytest.FixtureRequest) -> Shm:
-    made: Shm = request.param(make_block(rows=4, engines=1, series=64, cells=512).memory)
+    made: Shm = request.param(shared_memory(rows=4, engines=1, series=64, cells=512))
     return made
 
 

@@ -2,7 +2,8 @@
 
 from smg.obs.metrics import Meter, render
 from smg.obs.requests import RequestMeter, RequestMeters
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
+from tests.shm.memory import shared_memory
 
 SHORT = 'router_type="grpc",backend_type="regular",model="m",endpoint="chat"'
 LONG = 'router_type="grpc",backend_type="regular",connection_mode="grpc",model="m",endpoint="chat",streaming="true"'
@@ -19,7 +20,7 @@ def lines(shm: Shm) -> list[str]:
 
 
 def test_a_whole_answer() -> None:
-    shm = Shm(make_block(rows=4).memory)
+    shm = Shm(shared_memory(rows=4))
     made = request(shm)
     made.answered()
     made.answered()
@@ -35,7 +36,7 @@ def test_a_whole_answer() -> None:
 
 
 def test_a_failure_before_the_first_token() -> None:
-    shm = Shm(make_block(rows=4).memory)
+    shm = Shm(shared_memory(rows=4))
     request(shm).fail("engine_unavailable")
     assert lines(shm) == [
         f"smg_router_requests_total{{{LONG}}} 1",
@@ -45,7 +46,7 @@ def test_a_failure_before_the_first_token() -> None:
 
 
 def test_who_leaves_at_the_last_token_leaves_a_whole_answer() -> None:
-    shm, other = (Shm(make_block(rows=4).memory) for _ in range(2))
+    shm, other = (Shm(shared_memory(rows=4)) for _ in range(2))
     for block in (shm, other):
         made = request(block)
         made.finish(prompt_tokens=7, completion_tokens=1)

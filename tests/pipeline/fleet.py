@@ -11,13 +11,14 @@ import msgspec
 from smg.config import Config
 from smg.engine import ServerInfo
 from smg.obs.metrics import Meter
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.pipeline import ModelDirectory, Pipeline
 from smg.sim.server import Sim, start_sim
 from smg.types.event import Content, Event, Finished, Reasoning, ToolArguments, ToolCall, Usage
 from smg.types.job import ChatInput, Job, Sampling
 from smg.worker import EnginePool, EngineRecord, EngineState, Role, Snapshot, WorkerView
 from smg.worker.snapshot import publish
+from tests.shm.memory import shared_memory
 
 MODEL = Path(__file__).parents[2] / "smg" / "sim" / "data" / "model"
 PROTOCOLS = ("vllm", "sglang", "trtllm", "mlx", "tokenspeed")
@@ -53,7 +54,7 @@ async def fleet(*protocols: str, config: Config | None = None, **options: object
             apart = {"role": role, "status_port": 0} if role else {}
             sims.append(await start_sim(protocol=name, **{**apart, **options.get(role, {})} if role else options))
             stack.push_async_callback(sims[-1].close)
-        shm = Shm(make_block(rows=2).memory)
+        shm = Shm(shared_memory(rows=2))
         records = []
         for slot, sim in enumerate(sims):
             runtime = sim.options.protocol

@@ -13,12 +13,13 @@ from smg.config.tree import Resilience
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import ClientGone, EngineBusy, EngineError, EngineProtocol, EngineRejected, EngineTimeout, EngineUnavailable, NoEngine
 from smg.obs.metrics import Meter
-from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
+from smg.obs.shm import FIRST_WORKER_ROW, Shm
 from smg.pipeline.attempts import Attempts, RetryBudget
 from smg.pipeline.route import Router
 from smg.types.job import Routing
 from smg.worker import Breaker, EngineRecord, EngineSpec, EngineState, Lease, Registry, WorkerView
 from smg.worker.breaker import CLOSED, HALF_OPEN, OPEN
+from tests.shm.memory import shared_memory
 
 GONE = EngineUnavailable("gone")
 
@@ -27,8 +28,7 @@ class Rig:
     """Ready engines, and requests whose ends are told beforehand, one a time that it is sent."""
 
     def __init__(self, folder: Path, *, engines: int = 2, retries: int = 500, **settings: Any) -> None:
-        self.block = make_block(rows=4, retries=retries)
-        self.shm = Shm(self.block.memory)
+        self.shm = Shm(shared_memory(rows=4, retries=retries))
         self.registry = Registry(self.shm, folder=folder)
         for record in self.registry.add(EngineSpec(url=f"grpc://engine-{number}:1") for number in range(engines)):
             self.registry.describe(msgspec.structs.replace(record, model="m"))

@@ -12,19 +12,20 @@ import pytest
 from smg.config import Config
 from smg.errors import InvalidValue, ModelNotFound, NoEngine
 from smg.obs.metrics import Meter
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.pipeline import ModelDirectory
 from smg.pipeline.models import ServedModel
 from smg.tokenizer.huggingface import HuggingFaceTokenizer
 from smg.worker import EngineRecord, EngineState, Snapshot, WorkerView
 from smg.worker.snapshot import publish
 from tests.pipeline.fleet import MODEL
+from tests.shm.memory import shared_memory
 
 
 def directory(folder: Path, *, state: Path | None = None, **settings: object) -> ModelDirectory:
     config = Config()
     config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, model_path=str(MODEL), **settings))
-    shm = Shm(make_block(rows=2).memory)
+    shm = Shm(shared_memory(rows=2))
     epoch = shm.open_engine(0, EngineState.READY)
     record = EngineRecord(slot=0, epoch=epoch, id="e", url="grpc://127.0.0.1:1", runtime="vllm", model="m", context_length=2048)
     publish(Snapshot(engines=(record,)), folder=folder, shm=shm)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smg._ext import packed_ids
 from smg.errors import ContextExceeded
 from smg.obs.metrics import Meter, render
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.pipeline import prompt as stage
 from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt import LOOKUP_CHARACTERS, prepare
@@ -22,6 +22,7 @@ from smg.template import load_template
 from smg.tokenizer import load_tokenizer, read_folder
 from smg.types.job import ChatInput, Content, TextInput, TokenInput
 from tests.pipeline.fleet import MODEL
+from tests.shm.memory import shared_memory
 
 FOLDER = read_folder(MODEL)
 TOKENIZER = load_tokenizer(MODEL, cache_bytes=1 << 20)
@@ -214,7 +215,7 @@ def test_a_completion_gets_its_beginning_token_also_from_the_quick_encoder() -> 
 
 
 def test_lookups_are_counted() -> None:
-    shm = Shm(make_block(rows=2).memory)
+    shm = Shm(shared_memory(rows=2))
     served = model(cache_meter=CacheMeter(Meter(shm, row=1)))
     prompts(served, *[say("hello there") for _ in range(5)])
     page = render(shm, gauges=()).decode()

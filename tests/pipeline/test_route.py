@@ -1,8 +1,7 @@
 """The route stage: what counts as load, forced engines, engines that are not ready, failed ones."""
 
 import collections
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
 from smg.kvindex import PrefixIndex
 from smg.obs.metrics import Meter
-from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
+from smg.obs.shm import FIRST_WORKER_ROW, Shm
 from smg.pipeline.route import Router
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest
 from smg.types.job import Routing
 from smg.worker import Breaker, EngineSpec, EngineState, Lease, Registry, WorkerView
+from tests.shm.memory import shared_memory
 
 MODEL = "m"
 IDS = [*range(100)]
@@ -56,10 +56,9 @@ Open = Callable[[int], Gateway]
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Open]:
-    block = make_block(rows=8, prefix_blocks=4096)
-    yield lambda engines: Gateway(tmp_path, Shm(block.memory), engines=engines)
-    os.close(block.fd)
+def gateway(tmp_path: Path) -> Open:
+    memory = shared_memory(rows=8, prefix_blocks=4096)
+    return lambda engines: Gateway(tmp_path, Shm(memory), engines=engines)
 
 
 def route(router: Router, ids: list[int] = IDS, *, avoid: frozenset[int] = frozenset(), **routing: Any) -> tuple[str, Lease]:

@@ -12,12 +12,13 @@ from smg.config.tree import Engines
 from smg.config.tree import Routing as RoutingConfig
 from smg.engine import EngineRequest, ResolvedSampling
 from smg.obs.metrics import Meter
-from smg.obs.shm import CONTROL_ROW, FIRST_WORKER_ROW, LOAD_FIELDS, Shm, make_block
+from smg.obs.shm import CONTROL_ROW, FIRST_WORKER_ROW, LOAD_FIELDS, Shm
 from smg.pipeline.route import Router
 from smg.sim.server import start_sim
 from smg.types.job import Routing
 from smg.worker import Detector, EnginePool, EngineRecord, EngineState, Fleet, Lease, Registry, WorkerView
 from tests.engine.drive import until
+from tests.shm.memory import shared_memory
 
 MODEL = "sim-model"
 
@@ -29,7 +30,7 @@ class Gateway:
         folder.mkdir()
         routing = RoutingConfig(policy=policy, load_monitor_interval_s=0.05)
         self.config = Config(engines=Engines(worker_urls=urls), routing=routing)
-        self.shm = Shm(make_block(rows=4).memory)
+        self.shm = Shm(shared_memory(rows=4))
         self.registry = Registry(self.shm, folder=folder)
         detector = Detector(self.config, state_dir=folder)
         self.fleet = Fleet(self.config, shm=self.shm, registry=self.registry, detector=detector, meter=Meter(self.shm, row=CONTROL_ROW))

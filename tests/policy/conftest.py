@@ -1,24 +1,22 @@
 """What tests of policies share: a block of shared memory, and policies that are made on it."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 from smg.config.tree import Routing
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.policy import Candidate, Policy, build_policy
+from tests.shm.memory import shared_memory
 
 Make = Callable[..., Policy]
 
 
 @pytest.fixture
-def shm() -> Iterator[Shm]:
-    block = make_block(rows=3, prefix_blocks=8192, sticky_keys=4096)
-    yield Shm(block.memory)
-    os.close(block.fd)
+def shm() -> Shm:
+    return Shm(shared_memory(rows=3, prefix_blocks=8192, sticky_keys=4096))
 
 
 @pytest.fixture

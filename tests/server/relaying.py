@@ -14,7 +14,7 @@ import msgspec
 from smg.config import Config
 from smg.engine import ModelInfo
 from smg.obs.metrics import Meter
-from smg.obs.shm import Shm, make_block
+from smg.obs.shm import Shm
 from smg.server.app import App
 from smg.server.front import Front
 from smg.server.services import build, close
@@ -22,6 +22,7 @@ from smg.worker import EngineRecord, EngineState, Snapshot, WorkerView
 from smg.worker.snapshot import publish
 from tests.engine.http.upstream import Script, Upstream, upstream
 from tests.server.serving import serving
+from tests.shm.memory import shared_memory
 
 __all__ = ["Relaying", "config", "over", "relaying"]
 
@@ -87,7 +88,7 @@ async def over(*engines: dict[str, object], front: str = "native", made: Config 
     made = made or config()
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        shm = Shm(make_block(rows=2).memory)
+        shm = Shm(shared_memory(rows=2))
         records = [
             EngineRecord(slot=slot, epoch=shm.open_engine(slot, EngineState.READY), id=f"e{slot}", **fields)  # type: ignore[arg-type]
             for slot, fields in enumerate(engines)

@@ -9,11 +9,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from granian.constants import Interfaces
-from granian.server.embed import Server
+from granian.net import SocketSpec
+from granian.server import embed
 
 from smg.server.app import App
 
 BOUND_S = 5.0
+
+
+class Server(embed.Server):
+    """Granian's binds one more socket than it serves on, to learn early whether it can, and never closes that."""
+
+    def _init_shared_socket(self) -> None:
+        self._ssp = SocketSpec(self.bind_addr, self.bind_port, self.backlog)
 
 
 @contextlib.asynccontextmanager

@@ -1,12 +1,13 @@
 """Which of several data workers is fuller than the others."""
 
-from smg.obs.shm import FIRST_WORKER_ROW, Shm, make_block
+from smg.obs.shm import FIRST_WORKER_ROW, Shm
 from smg.server.boot import Phase
 from smg.server.crowd import Crowd
+from tests.shm.memory import shared_memory
 
 
 def test_who_has_far_more_than_another_one_that_serves_is_fuller() -> None:
-    shm = Shm(make_block(rows=FIRST_WORKER_ROW + 3).memory)
+    shm = Shm(shared_memory(rows=FIRST_WORKER_ROW + 3))
     one, other, starting = (Crowd(shm, row=FIRST_WORKER_ROW + number) for number in range(3))
     shm.set_row(FIRST_WORKER_ROW, 1, Phase.READY, 0)
     one.count(100)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from smg._ext import NativeBuckets, NativeShm
 from smg.obs.buckets import LONGEST_NS, PlainBuckets
-from smg.obs.shm import PlainShm, make_block
+from smg.obs.shm import PlainShm
+from tests.shm.memory import shared_memory
 
 BODIES = [(NativeShm, NativeBuckets), (PlainShm, PlainBuckets)]
 SECOND = 1_000_000_000
@@ -16,7 +17,7 @@ KEY = 0x1234_5678_9ABC_DEF0
 
 
 def small_block(buckets=4):
-    return make_block(
+    return shared_memory(
         rows=4, engines=1, series=1, cells=1, prefix_blocks=8, sticky_keys=8, secret=bytes(16), seats=8, waiters=8, buckets=buckets
     )
 
@@ -42,18 +43,16 @@ def outcome(body, call):
 @given(st.lists(CALLS, max_size=60))
 def test_twin_equals_native(calls):
     one, other = small_block(), small_block()
-    native, plain = NativeBuckets(NativeShm(one.memory)), PlainBuckets(PlainShm(other.memory))
+    native, plain = NativeBuckets(NativeShm(one)), PlainBuckets(PlainShm(other))
     for call in calls:
         assert outcome(native, call) == outcome(plain, call), call
-    assert bytes(one.memory) == bytes(other.memory)
-    os.close(one.fd)
-    os.close(other.fd)
+    assert bytes(one) == bytes(other)
 
 
 @pytest.fixture(params=BODIES, ids=["native", "plain"])
 def table(request):
     make_shm, make_buckets = request.param
-    return make_buckets(make_shm(small_block().memory))
+    return make_buckets(make_shm(small_block()))
 
 
 def test_a_burst_then_the_rate(table):
@@ -93,7 +92,7 @@ def test_a_full_table_forgets_who_is_nearest_to_full(table):
 
 def test_processes_lose_no_charge():
     block = small_block()
-    table = NativeBuckets(NativeShm(block.memory))
+    table = NativeBuckets(NativeShm(block))
     children = []
     for _ in range(3):
         pid = os.fork()

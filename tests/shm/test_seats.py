@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from smg._ext import NativeSeats, NativeShm
 from smg.obs.seats import PlainSeats
-from smg.obs.shm import PlainShm, make_block
+from smg.obs.shm import PlainShm
+from tests.shm.memory import shared_memory
 
 SYSTEM, INTERACTIVE, DEFAULT, BULK = range(4)
 BODIES = [(NativeShm, NativeSeats), (PlainShm, PlainSeats)]
@@ -18,7 +19,9 @@ ONE, OTHER = 2, 3
 
 
 def small_block():
-    return make_block(rows=4, engines=1, series=1, cells=1, prefix_blocks=8, sticky_keys=8, seats=6, waiters=5, buckets=8, secret=bytes(16))
+    return shared_memory(
+        rows=4, engines=1, series=1, cells=1, prefix_blocks=8, sticky_keys=8, seats=6, waiters=5, buckets=8, secret=bytes(16)
+    )
 
 
 def rules(limit, *kept):
@@ -58,19 +61,17 @@ def outcome(shm, seats, call):
 @given(st.lists(CALLS, max_size=60))
 def test_twin_equals_native(calls):
     one, other = small_block(), small_block()
-    native, plain = NativeShm(one.memory), PlainShm(other.memory)
+    native, plain = NativeShm(one), PlainShm(other)
     bodies = (native, NativeSeats(native)), (plain, PlainSeats(plain))
     for call in calls:
         assert outcome(*bodies[0], call) == outcome(*bodies[1], call), call
-    assert bytes(one.memory) == bytes(other.memory)
-    os.close(one.fd)
-    os.close(other.fd)
+    assert bytes(one) == bytes(other)
 
 
 @pytest.fixture(params=BODIES, ids=["native", "plain"])
 def seats(request):
     make_shm, make_seats = request.param
-    shm = make_shm(small_block().memory)
+    shm = make_shm(small_block())
     made = make_seats(shm)
     return made, shm
 
@@ -164,10 +165,10 @@ def test_a_process_that_hangs_does_not_hold_up_the_queue(seats):
 def test_processes_never_share_a_seat_and_leave_none_taken():
     """Three processes take and give two seats as fast as they can; what was taken is written down in a table of owners."""
     block = small_block()
-    shm = NativeShm(block.memory)
+    shm = NativeShm(block)
     table, two = NativeSeats(shm), rules(2)
-    owners = make_block(rows=4, engines=1, series=1, cells=1, prefix_blocks=8, sticky_keys=8)
-    marks = NativeShm(owners.memory)
+    owners = shared_memory(rows=4, engines=1, series=1, cells=1, prefix_blocks=8, sticky_keys=8)
+    marks = NativeShm(owners)
     marks.open_engine(0, 0)
     children = []
     for row in (1, 2, 3):

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smg._ext import NativeShm
-from smg.obs.shm import COUNT_FIELDS, LOAD_FIELDS, SURVEY_FIELDS, Block, PlainShm, attach_block, make_block
+from smg.obs.shm import COUNT_FIELDS, LOAD_FIELDS, SURVEY_FIELDS, PlainShm, attach_block, make_block
+from tests.shm.memory import shared_memory
 
 BODIES = [NativeShm, PlainShm]
 
 
-def small_block() -> Block:
-    return make_block(rows=4, engines=3, series=4, cells=12, secret=bytes(16))
+def small_block() -> mmap.mmap:
+    return shared_memory(rows=4, engines=3, series=4, cells=12, secret=bytes(16))
 
 
 rows, slots, epochs = st.integers(-1, 4), st.integers(-1, 3), st.integers(0, 3)
@@ -79,12 +80,10 @@ def outcome(body: NativeShm | PlainShm, call: tuple[object, ...]) -> object:
 @given(st.lists(CALLS, max_size=40))
 def test_twin_equals_native(calls: list[tuple[object, ...]]) -> None:
     one, other = small_block(), small_block()
-    native, plain = NativeShm(one.memory), PlainShm(other.memory)
+    native, plain = NativeShm(one), PlainShm(other)
     for call in calls:
         assert outcome(native, call) == outcome(plain, call), call
-    assert bytes(one.memory) == bytes(other.memory)
-    os.close(one.fd)
-    os.close(other.fd)
+    assert bytes(one) == bytes(other)
 
 
 @pytest.fixture(params=BODIES, ids=["native", "plain"])
@@ -94,7 +93,7 @@ def body(request: pytest.FixtureRequest) -> type[NativeShm] | type[PlainShm]:
 
 
 def test_a_reused_slot_forgets_its_earlier_life(body: type[NativeShm]) -> None:
-    shm = body(small_block().memory)
+    shm = body(small_block())
     first = shm.open_engine(0, 1)
     shm.acquire(2, 0, first, 10)
     second = shm.open_engine(0, 1)
@@ -108,7 +107,7 @@ def test_a_reused_slot_forgets_its_earlier_life(body: type[NativeShm]) -> None:
 
 
 def test_counts_are_of_one_life_of_a_slot(body: type[NativeShm]) -> None:
-    shm = body(small_block().memory)
+    shm = body(small_block())
     first = shm.open_engine(0, 1)
     for field in (0, 0, 5):
         shm.count(0, first, field)
@@ -120,7 +119,7 @@ def test_counts_are_of_one_life_of_a_slot(body: type[NativeShm]) -> None:
 
 
 def test_a_cleared_row_keeps_its_metrics_and_loses_its_requests(body: type[NativeShm]) -> None:
-    shm = body(small_block().memory)
+    shm = body(small_block())
     epoch = shm.open_engine(1, 1)
     shm.acquire(3, 1, epoch, 5)
     cell = shm.series(b"hits", 0, 1)
@@ -135,7 +134,7 @@ def test_a_cleared_row_keeps_its_metrics_and_loses_its_requests(body: type[Nativ
 
 
 def test_loads_come_back(body: type[NativeShm]) -> None:
-    shm = body(small_block().memory)
+    shm = body(small_block())
     values = array("q", range(1, 1 + len(LOAD_FIELDS)))
     shm.set_load(2, values)
     out = array("q", [0] * len(LOAD_FIELDS))
@@ -154,9 +153,10 @@ def test_a_foreign_block_is_refused(body: type[NativeShm]) -> None:
 
 
 def test_the_block_is_reached_by_its_descriptor(body: type[NativeShm]) -> None:
-    block = small_block()
+    block = make_block(rows=4, engines=3, series=4, cells=12)
     body(block.memory).bump()
     assert body(attach_block(block.fd).memory).generation() == 1
+    os.close(block.fd)
 
 
 def stress(shm: NativeShm, row: int, epoch: int, rounds: int) -> None:
@@ -172,7 +172,7 @@ def stress(shm: NativeShm, row: int, epoch: int, rounds: int) -> None:
 
 def test_processes_lose_no_count() -> None:
     block = small_block()
-    shm = NativeShm(block.memory)
+    shm = NativeShm(block)
     epoch, rounds = shm.open_engine(0, 1), 20_000
     children = []
     for row in (1, 2, 3):

@@ -12,8 +12,9 @@ from smg.config.tree import Engines, Health
 from smg.engine import Engine, EngineDelta, EngineOptions, EngineRequest, Features, Load, ModelInfo, ServerInfo
 from smg.errors import EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
-from smg.obs.shm import CONTROL_ROW, Shm, make_block
+from smg.obs.shm import CONTROL_ROW, Shm
 from smg.worker import Detector, Fleet, Registry
+from tests.shm.memory import shared_memory
 
 __all__ = ["FakeEngine", "Rig", "archive", "until"]
 
@@ -87,7 +88,7 @@ class Rig:
     ) -> None:
         self.config = Config(engines=Engines(worker_urls=urls), health=health or Health())
         self.folder = folder
-        self.shm = shm or Shm(make_block(rows=4, engines=8).memory)
+        self.shm = shm or Shm(shared_memory(rows=4, engines=8))
         self.up = True
         self.healthy = True
         self.info = ModelInfo(served_name="m", model_path="/nowhere/m", context_length=100)

@@ -7,8 +7,9 @@ import pytest
 from msgspec import Struct
 
 from smg.config.tree import Resilience
-from smg.obs.shm import PlainShm, Shm, make_block
+from smg.obs.shm import PlainShm, Shm
 from smg.worker.breaker import CLOSED, HALF_OPEN, OPEN, Breaker, Condition, breaker_samples
+from tests.shm.memory import shared_memory
 
 URL = "grpc://a:1"
 SETTINGS = Resilience(cb_failure_threshold=3, cb_success_threshold=2, cb_timeout_s=1.0, cb_window_s=5.0)
@@ -18,8 +19,7 @@ class Rig:
     """One engine's breaker, and a clock that is set by hand."""
 
     def __init__(self, body: type[Shm], settings: Resilience = SETTINGS) -> None:
-        self.block = make_block(rows=2, engines=2, series=16, cells=64)
-        self.shm = body(self.block.memory)
+        self.shm = body(shared_memory(rows=2, engines=2, series=16, cells=64))
         self.epoch = self.shm.open_engine(0, 1)
         self.now_ms = 1_000_000
         self.breaker = Breaker(self.shm, config=settings, clock=lambda: self.now_ms)

@@ -12,8 +12,9 @@ import pytest
 from smg.config.tree import Engines, Health
 from smg.engine import Load, ServerInfo
 from smg.errors import InvalidValue
-from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, Shm, make_block
+from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, Shm
 from smg.worker import Edit, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
+from tests.shm.memory import shared_memory
 from tests.worker.fake import Rig, until
 
 A, B = "grpc://a:1", "grpc://b:1"
@@ -179,7 +180,7 @@ def test_an_engine_is_named_as_it_is_to_be_served(tmp_path: pathlib.Path) -> Non
 
 
 def test_there_is_room_for_so_many(tmp_path: pathlib.Path) -> None:
-    rig = Rig(tmp_path, urls=(), shm=Shm(make_block(rows=4, engines=2).memory))
+    rig = Rig(tmp_path, urls=(), shm=Shm(shared_memory(rows=4, engines=2)))
 
     async def scene(fleet: Fleet) -> None:
         fleet.replace("file", [EngineSpec(url=f"grpc://f:{port}", source="file") for port in range(3)])
@@ -352,7 +353,7 @@ def test_an_engine_that_fails_is_taken_away_for_good(tmp_path: pathlib.Path) -> 
 
 def test_engines_that_come_and_go_leave_no_metrics_behind(tmp_path: pathlib.Path) -> None:
     """500 of them were more than the table of series holds."""
-    rig = drained_rig(tmp_path, settle_s=0.0, urls=(), shm=Shm(make_block(rows=4, engines=8, series=16).memory))
+    rig = drained_rig(tmp_path, settle_s=0.0, urls=(), shm=Shm(shared_memory(rows=4, engines=8, series=16)))
     view = WorkerView(rig.shm, row=FIRST_WORKER_ROW, folder=rig.folder)
 
     async def scene(fleet: Fleet) -> None:

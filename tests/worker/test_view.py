@@ -7,15 +7,16 @@ import pytest
 
 from smg.engine import ModelInfo
 from smg.errors import ConfigError
-from smg.obs.shm import PlainShm, Shm, make_block
+from smg.obs.shm import PlainShm, Shm
 from smg.worker import EngineRecord, EngineSpec, EngineState, Registry, WorkerView, read_snapshot
+from tests.shm.memory import shared_memory
 
 URLS = ("grpc://a:1", "grpc://b:1")
 
 
 @pytest.fixture(params=[Shm, PlainShm], ids=["native", "plain"])
 def shm(request: pytest.FixtureRequest) -> Shm:
-    made: Shm = request.param(make_block(rows=5, engines=4, series=8, cells=64).memory)
+    made: Shm = request.param(shared_memory(rows=5, engines=4, series=8, cells=64))
     return made
 
 

@@ -148,13 +148,10 @@ class Service(Generic[Request, Response]):
 
     async def _strike(self, fault: Fault, context: Context) -> None:
         """Does to the connection what a fault is."""
-        if fault.kind in ("rst", "goaway"):
+        if fault.kind in ("rst", "goaway", "die"):
             code = int(fault.code or (INTERNAL_ERROR if fault.kind == "rst" else 0))
             await context.write(self.response.FromString(distress(fault.kind, code)))
             await asyncio.Event().wait()  # until the client's side is closed, which cancels this
-        elif fault.kind == "die":
-            self.engine.die()
-            await asyncio.Event().wait()
         elif fault.kind == "error":
             await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], "simulated fault")
 
