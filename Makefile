@@ -15,8 +15,8 @@ build: ## packages, .venv and smg_ext, as far as they are missing
 demo: build ## two simulated engines, the gateway, one chat (ENGINE=mlx: a real small model; ARGS=--once: ends by itself)
 	@$(python) -m smg.sim.demo $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
-test: build ## all tests that need no real engine
-	@$(python) -m pytest -m "not engines" $(ARGS)
+test: build ## all tests that need no real engine, several files at a time (ARGS=-n0: one by one)
+	@$(python) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not engines" $(ARGS)
 
 .PHONY: test-faults
 test-faults: build ## every fault under load, as a table of what became of the requests (5 minutes; ARGS="--help" tells more)

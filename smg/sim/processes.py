@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,9 @@ __all__ = ["Child", "ChildFailed", "free_port", "gateway_command", "python_modul
 
 PR_SET_PDEATHSIG = 1
 LOG_TAIL = 4000
+# Ties a program to the life of its parent. Without it that is done between fork and exec, where a gRPC that is at work in the parent
+# brings the child down every now and then.
+SETPRIV = shutil.which("setpriv")
 
 
 class ChildFailed(Exception):
@@ -52,13 +56,13 @@ class Child:
         with tempfile.NamedTemporaryFile(prefix=f"smg-{name}-".replace("/", "_"), suffix=".log", delete=False) as log:
             self.log = pathlib.Path(log.name)
             self.process = subprocess.Popen(
-                command,
+                command if SETPRIV is None else [SETPRIV, "--pdeathsig", "TERM", *command],
                 env={**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent if SETPRIV is None else None,
             )
 
     def __enter__(self) -> "Child":
