@@ -144,7 +144,7 @@ class Feed:
             if not rank.asked_again and not rank.resumed:
                 rank.asked_again = True
                 return Outcome.AGAIN
-            if rank.asked_again:  # the engine has them no more: what happened meanwhile is not known
+            if rank.asked_again and not rank.resumed:  # the engine has them no more: what happened meanwhile is not known
                 self._remove(rank.clear(), batch.rank)
         return Outcome.TAKEN
 

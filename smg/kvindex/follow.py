@@ -94,13 +94,14 @@ class Follower:
         engine = await self._pool.get(self._record)
         if not isinstance(engine, GrpcEngine) or not engine.features.kv_events:
             raise Unimplemented(f"the {engine.runtime} protocol has no KV events")
-        if not self._replays and self._torn:
+        after = self.feed.last if self._replays else 0  # also 0 where each of several ranks has a number
+        if not after and self._torn:
             await asyncio.to_thread(self.feed.lost)  # it may be another process by now, and no number would tell
             self._torn = False
         elif not self._replays:
             self.feed.resume()
         self._asked_at_s = time.monotonic()
-        async with aclosing(engine.kv_events(self.feed.last if self._replays else 0)) as batches:  # type: ignore[type-var]
+        async with aclosing(engine.kv_events(after)) as batches:  # type: ignore[type-var]
             async for batch in batches:
                 self._told, self._torn = True, False
                 self._pause_s = FIRST_PAUSE_S

@@ -2,11 +2,12 @@
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct, field
 
-__all__ = ["Abort", "Counters"]
+__all__ = ["Abort", "Counters", "total"]
 
 
 class Abort(Struct, frozen=True, kw_only=True):
@@ -50,3 +51,14 @@ class Counters(Struct, kw_only=True):
         else:
             self.cancelled_calls += 1
         self.aborted += known
+
+
+def total(parts: Iterable[Counters]) -> Counters:
+    """Gives the sum over the ranks of an engine, as of now."""
+    made = Counters()
+    for part in parts:
+        for name in Counters.__struct_fields__[:-1]:
+            setattr(made, name, getattr(made, name) + getattr(part, name))
+        made.aborts.extend(part.aborts)
+    made.aborts = deque(sorted(made.aborts, key=lambda abort: abort.at_s), maxlen=made.aborts.maxlen)
+    return made

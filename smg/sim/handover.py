@@ -4,17 +4,14 @@ Called by the protocols: request in, `pin` and `transfer` of its `Submission` ou
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from smg.sim.counters import Counters
 from smg.sim.options import Role
+from smg.sim.ranks import Ranks
 from smg.sim.request import Call, Refused, Transfer
 from smg.sim.script import Fault
 from smg.sim.transfer import claim
 from smg.types.json import JsonObject
-
-if TYPE_CHECKING:
-    from smg.sim.scheduler import Scheduler
 
 __all__ = ["Fetches", "handed", "parameters_transfer", "room_of"]
 
@@ -24,9 +21,8 @@ CLAIM_WAIT_S = 5.0
 class Fetches:
     """The transfers under way at a decode engine."""
 
-    def __init__(self, scheduler: "Scheduler", counters: Counters) -> None:
-        self._scheduler = scheduler
-        self._counters = counters
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, call: Call) -> "asyncio.Task[None] | None":
@@ -55,12 +51,13 @@ class Fetches:
         if wanted.host:
             wait_s = CLAIM_WAIT_S if wanted.required else 0.0  # where it is not required, the prefill has ended before
             tokens = await claim(wanted.host, port=wanted.port, name=wanted.name, wait_s=wait_s)
-        self._counters.transfers += tokens is not None
-        self._counters.transfers_failed += tokens is None
+        scheduler = self._ranks.of(call)
+        scheduler.counters.transfers += tokens is not None
+        scheduler.counters.transfers_failed += tokens is None
         if tokens is None and wanted.required:
-            self._scheduler.fail(call, Fault(kind="error", code="INTERNAL"))
+            scheduler.fail(call, Fault(kind="error", code="INTERNAL"))
         else:
-            self._scheduler.enqueue(call, remote_prompt=tokens is not None)
+            scheduler.enqueue(call, remote_prompt=tokens is not None)
 
 
 def parameters_transfer(parameters: JsonObject) -> Transfer | None:

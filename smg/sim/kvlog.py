@@ -32,22 +32,40 @@ KvEvent: TypeAlias = Stored | Removed | Cleared
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """The events of one engine step. Sequence numbers start at 1 and have no holes; `at_s` is Unix time."""
+    """The events of one engine step. Sequence numbers start at 1 and have no holes; `at_s` is Unix time. `heartbeat`: it has none, and the
+    number of the one before.
+    """
 
     sequence: int
     at_s: float
-    events: tuple[KvEvent, ...]
+    events: tuple[KvEvent, ...] = ()
+    heartbeat: bool = False
 
 
 class HistoryLost(Exception):
-    """The batches after the asked number are no longer kept, or were never made: the subscriber must forget and start from 0."""
+    """The batches after the asked number are no longer kept, or were never made: the subscriber must forget and start from 0.
+
+    `replays`: False when no number at all could be gone on from.
+    """
+
+    def __init__(self, message: str, *, replays: bool = True) -> None:
+        super().__init__(message)
+        self.replays = replays
+
+
+# Of a feed that keeps nothing: what a subscriber may leave unread.
+UNREAD = 1000
 
 
 class KvLog:
-    """Keeps the last `keep` batches. `drop_every` N hides each Nth batch from live subscribers; a replay still has it."""
+    """Keeps the last `keep` batches; with 0 it has nothing but what comes.
+
+    `drop_every` N hides each Nth batch from live subscribers; a replay still has it.
+    """
 
     def __init__(self, *, keep: int = 10000, drop_every: int = 0) -> None:
-        self._batches: deque[Batch] = deque(maxlen=keep)
+        self._replays = keep > 0
+        self._batches: deque[Batch] = deque(maxlen=keep or UNREAD)
         self._drop_every = drop_every
         self._hidden: set[int] = set()
         self._hide = 0
@@ -68,6 +86,10 @@ class KvLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def heartbeat(self, sequence: int) -> Batch:
+        """Gives what says, after batch `sequence`, that the engine lives."""
+        return Batch(sequence=sequence, at_s=time.time(), heartbeat=True)
+
     def hide_next(self, count: int = 1) -> None:
         """Lets live subscribers miss the next `count` batches."""
         self._hide += count
@@ -75,8 +97,13 @@ class KvLog:
     async def subscribe(self, start: int) -> AsyncIterator[Batch]:
         """Gives the batches after number `start` that are kept, then new ones for ever. 0 = all that are kept.
 
-        Raises HistoryLost when batch `start` + 1 is gone, or `start` is in the future as after a restart.
+        Raises HistoryLost when batch `start` + 1 is gone, or `start` is in the future as after a restart. Where nothing is kept, 0 = new
+        ones only.
         """
+        if not self._replays:
+            if start:
+                raise HistoryLost("nothing is kept to go on from: subscribe with zero", replays=False)
+            start = self.sequence
         oldest = self._batches[0].sequence if self._batches else self.sequence + 1
         if start > self.sequence or (start and start + 1 < oldest):
             raise HistoryLost(f"batches after {start} are not kept; the oldest is {oldest}")

@@ -36,6 +36,7 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefill_token_us: Annotated[float, Meta(ge=0, description="time of each uncached prompt token")] = 33.0
     step_base_ms: Annotated[float, Meta(ge=0, description="time of a decode step whatever its batch")] = 7.0
     step_sequence_us: Annotated[float, Meta(ge=0, description="time that each sequence adds to a decode step")] = 50.0
+    dp_size: Annotated[int, Meta(ge=1, le=256, description="data-parallel ranks, each with a batch and a KV cache of its own")] = 1
     max_running: Annotated[int, Meta(ge=1, description="sequences in a batch")] = 256
     max_waiting: Annotated[int, Meta(ge=0, description="sequences in the queue, above which a request is refused; 0 = no limit")] = 0
     max_prefill_tokens: Annotated[int, Meta(ge=1, description="uncached prompt tokens that one step takes in")] = 8192
@@ -43,7 +44,10 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     block_size: Annotated[int, Meta(ge=1, description="tokens in a block")] = 16
     prefix_cache: Annotated[bool, Meta(description="use blocks again for prompts that begin alike")] = True
     kv_events: Annotated[bool, Meta(description="offer the KV event stream")] = True
-    kv_replay: Annotated[int, Meta(ge=1, description="KV event batches kept for replay")] = 10000
+    kv_replay: Annotated[
+        int, Meta(ge=0, description="KV event batches kept for replay; 0 = as vLLM's servicer: new ones only, OUT_OF_RANGE for any number")
+    ] = 10000
+    kv_heartbeat_ms: Annotated[float, Meta(ge=0, description="time between heartbeats in the KV event stream; 0 = none")] = 0.0
     kv_drop_every: Annotated[int, Meta(ge=0, description="keep every Nth KV batch from live subscribers, so that they see a gap")] = 0
     stream_interval: Annotated[int, Meta(ge=1, description="tokens in a streamed message")] = 1
     output: Annotated[Literal["echo", "text", "ids", "tool"], Meta(description="what is generated")] = "echo"

@@ -37,8 +37,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """One Generate call in no protocol's words. `logprobs`/`prompt_logprobs`: alternatives a token, None = none.
 
     `pin`: keep the prompt's blocks under this name when the request has ended, for the decode side; `pin_ends_by_abort`: an Abort of the
-    request gives them up. `transfer`: where the prompt's KV comes
-    from; the request waits for it outside the queue. `keep_stop`: a matched stop token is part of the output, where engines differ in that.
+    request gives them up. `transfer`: where the prompt's KV comes from; the request waits for it outside the queue. `keep_stop`: a matched
+    stop token is part of the output, where engines differ in that. `rank`: the data-parallel rank that shall compute it, None = any.
     """
 
     request_id: str
@@ -55,6 +55,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     pin: str | None = None
     pin_ends_by_abort: bool = False
     transfer: Transfer | None = None
+    rank: int | None = None
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,7 @@ class Call:
         self.sequences: list[Sequence] = []
         self.outputs: deque[Output] = deque()
         self.cached_tokens = 0
+        self.rank = 0
         self.frozen = False
         self.remote_prompt = False
         self.struck = False

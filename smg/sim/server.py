@@ -19,7 +19,7 @@ from smg.sim.options import SimOptions
 from smg.sim.output import plan_output
 from smg.sim.protocol import mlx, openai, sglang, tokenspeed, trtllm, vllm
 from smg.sim.protocol.base import Engine
-from smg.sim.scheduler import Scheduler
+from smg.sim.ranks import Ranks
 from smg.sim.script import parse_fault, script_from_options
 from smg.sim.status import Status
 from smg.sim.wire import Wire
@@ -53,7 +53,7 @@ class Sim:
         script = script_from_options(options, text=_text(options.text), ids=_ids(options.ids_file))
         plan_output(script, prompt_ids=[model.eos_ids[0]], choice=0, model=model)  # a wrong script ends the start, not the first request
         fault = parse_fault(options.fault) if options.fault else None
-        self.scheduler = Scheduler(options, model=model, script=script, fault=fault)
+        self.scheduler = Ranks(options, model=model, script=script, fault=fault)
         self.engine = Engine(options, scheduler=self.scheduler, die=self.kill)
         self._closing: asyncio.Task[None] | None = None
 
@@ -64,8 +64,8 @@ class Sim:
 
     @property
     def events(self) -> KvLog:
-        """The KV event feed."""
-        return self.scheduler.log
+        """The KV event feed of the first rank."""
+        return self.scheduler.ranks[0].log
 
     async def start(self) -> None:
         """Listens and serves."""

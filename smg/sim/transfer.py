@@ -75,6 +75,10 @@ class PinBoard:
         while name in self._pins:
             await self._changed.wait()
 
+    def owns(self, owner: str) -> bool:
+        """True when a request has pinned something that it may give up."""
+        return owner in self._owned
+
     def abandon(self, owner: str) -> None:
         """Releases what a request has pinned and may give up."""
         name = self._owned.get(owner)

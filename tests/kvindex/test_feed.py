@@ -114,6 +114,18 @@ def test_a_gap_is_asked_for_again_and_then_given_up(index: PrefixIndex) -> None:
     assert feed.take(batch(21, stored(1, 1))) is Outcome.TAKEN
 
 
+def test_what_was_known_before_a_gap_that_cannot_be_replayed_stays(index: PrefixIndex) -> None:
+    """An engine never tells again what it holds: without their parents, all later blocks of a conversation would be left out."""
+    feed = Feed(index, slot=2)
+    for number in range(1, 4):
+        feed.take(batch(number, stored(number - 1, 1)))
+    assert feed.take(batch(6, stored(5, 1))) is Outcome.AGAIN
+    feed.resume()  # it takes no number to go on from
+    assert feed.take(batch(7, stored(3, 2))) is Outcome.TAKEN
+    assert (held(index), feed.gaps, feed.unplaced) == (80, 1, 0)
+    assert feed.take(batch(9, stored(7, 1))) is Outcome.AGAIN
+
+
 def test_ranks_have_their_own_blocks(index: PrefixIndex) -> None:
     """All count for the engine; the rank that holds most is the one to ask."""
     feed, prompt = Feed(index, slot=2), index.prompt(IDS)

@@ -69,8 +69,8 @@ async def until(condition: Callable[[], bool], *, within_s: float = 15.0) -> Non
             await asyncio.sleep(0.005)
 
 
-async def generate(sim: Sim, ids: list[int], *, name: str) -> None:
-    call = sim.scheduler.submit(Submission(request_id=name, prompt_ids=ids, max_tokens=1))
+async def generate(sim: Sim, ids: list[int], *, name: str, rank: int | None = None) -> None:
+    call = sim.scheduler.submit(Submission(request_id=name, prompt_ids=ids, max_tokens=1, rank=rank))
     while (await call.read()).finish is None:
         pass
 
@@ -221,3 +221,66 @@ def test_each_rank_that_is_routed_to_has_what_it_holds(tmp_path: Path) -> None:
         await until(lambda: made.held(first.slot) == made.held(second.slot) == 0)
 
     play(scene, tmp_path, protocol="vllm")
+
+
+def test_the_restart_of_one_engine_forgets_only_its_ranks(tmp_path: Path) -> None:
+    """Two engines of four ranks, each of which has a prompt of its own; both send heartbeats, and neither keeps what it sent."""
+    options: dict[str, object] = {"protocol": "vllm", "dp_size": 4, "kv_replay": 0, "kv_heartbeat_ms": 20}
+
+    def prompt(number: int) -> list[int]:
+        return [1000 + number] * 16 + IDS[:48]
+
+    async def run() -> None:
+        sims.extend([await start_sim(**options) for _ in range(2)])
+        port = int(sims[0].url.rpartition(":")[2])
+        async with stage(tmp_path) as made:
+            for sim in sims:
+                made.add(sim.url, "vllm")
+                made.registry.describe(made.registry.ranks(sim.url)[0], ranks=4)
+            records = [made.registry.ranks(sim.url) for sim in sims]
+            slots = [record.slot for ranks in records for record in ranks]
+            await until(lambda: all(rank.log.subscribers for sim in sims for rank in sim.scheduler.ranks))
+            for number in range(8):
+                await generate(sims[number // 4], prompt(number), name=f"{number}", rank=number % 4)
+            held = lambda: [[made.held(slot, prompt(number)) for slot in slots] for number in range(8)]  # noqa: E731
+            own = [[64 * (number == at) for at in range(8)] for number in range(8)]
+            await until(lambda: held() == own)
+            await sims[0].close()
+            sims[0] = await start_sim(port=port, **options)
+            await until(lambda: held() == [[0] * 8] * 4 + own[4:])
+            await until(lambda: all(rank.log.subscribers for rank in sims[0].scheduler.ranks))
+            await generate(sims[0], prompt(1), name="again", rank=3)
+            await until(lambda: held()[1] == [0, 0, 0, 64, 0, 0, 0, 0])
+            assert held()[4:] == own[4:]
+            followers = [follower.feed for follower, _ in made.followers._tasks.values()]
+            assert sorted((feed.restarts, feed.gaps) for feed in followers) == [(0, 0), (1, 0)]
+
+    async def closed() -> None:
+        try:
+            await run()
+        finally:
+            await asyncio.gather(*(sim.close() for sim in sims))
+
+    sims: list[Sim] = []
+    asyncio.run(closed())
+
+
+def test_a_gap_that_cannot_be_replayed(tmp_path: Path) -> None:
+    """As vLLM's servicer has it: no number to go on from is taken. What was known of before stays, what was missed is not known."""
+
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await until(lambda: sim.events.subscribers == 1)
+        await generate(sim, IDS[:32], name="one")
+        await until(lambda: made.held(record.slot) == 32)
+        sim.events.hide_next(1)
+        await generate(sim, IDS[:64], name="hidden")
+        await generate(sim, [7] * 32, name="seen")
+        await until(lambda: not made.follower()._replays and made.follower().live)
+        await until(lambda: sim.events.subscribers == 1)
+        await generate(sim, IDS[:32] + [9] * 32, name="after")
+        await until(lambda: made.held(record.slot, IDS[:32] + [9] * 32) == 64)
+        assert made.held(record.slot) == 32
+        assert (made.follower().feed.gaps, made.follower().feed.restarts) == (1, 0)
+
+    play(scene, tmp_path, protocol="vllm", kv_replay=0, kv_heartbeat_ms=20)

@@ -126,7 +126,7 @@ def output_of(complete: Any) -> list[int]:
 
 
 def _vllm(ids: list[int], rid: str, stream: bool, n: int, fields: dict[str, Any]) -> Any:
-    extra = {name: fields.pop(name) for name in ("kv_transfer_params_json",) if name in fields}
+    extra = {name: fields.pop(name) for name in ("kv_transfer_params_json", "data_parallel_rank") if name in fields}
     params = vllm_engine_pb2.SamplingParams(top_p=1.0, repetition_penalty=1.0, n=n, **fields)
     tokenized = vllm_engine_pb2.TokenizedInput(input_ids=ids)
     return vllm_engine_pb2.GenerateRequest(request_id=rid, tokenized=tokenized, sampling_params=params, stream=stream, **extra)
@@ -134,7 +134,7 @@ def _vllm(ids: list[int], rid: str, stream: bool, n: int, fields: dict[str, Any]
 
 def _sglang(ids: list[int], rid: str, stream: bool, n: int, fields: dict[str, Any]) -> Any:
     pb = sglang_scheduler_pb2
-    extra = {name: fields.pop(name) for name in ("disaggregated_params",) if name in fields}
+    extra = {name: fields.pop(name) for name in ("disaggregated_params", "data_parallel_rank") if name in fields}
     logprobs = fields.pop("logprobs", None)
     names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
     values = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "n": n}
@@ -153,7 +153,7 @@ def _sglang(ids: list[int], rid: str, stream: bool, n: int, fields: dict[str, An
 
 def _tokenspeed(ids: list[int], rid: str, stream: bool, n: int, fields: dict[str, Any]) -> Any:
     pb = tokenspeed_scheduler_pb2
-    extra = {name: fields.pop(name) for name in ("kv_bootstrap_info",) if name in fields}
+    extra = {name: fields.pop(name) for name in ("kv_bootstrap_info", "data_parallel_rank") if name in fields}
     logprobs = fields.pop("logprobs", None)
     names = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
     values = {names.get(name, name): value for name, value in fields.items()}

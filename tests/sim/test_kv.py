@@ -240,7 +240,7 @@ def test_unclaimed_blocks_are_released_when_the_lease_ends() -> None:
         await ask(sim, stream=False, max_tokens=1, **_nixl(sim))
         assert sim.counters.blocks_pinned > 0
         await idle(sim)
-        assert sim.scheduler.pins.expired == 1
+        assert sim.scheduler.ranks[0].pins.expired == 1
 
     play(scene, role="prefill", kv_lease_s=0.2)
 

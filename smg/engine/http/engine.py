@@ -6,10 +6,12 @@ What it generates is not read here: `open` passes a request on, and its answer i
 import asyncio
 from collections.abc import AsyncIterator
 
+from msgspec import structs
+
 from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Features, Load, ModelInfo, ServerInfo
 from smg.engine.http.address import read_address
 from smg.engine.http.call import HttpCall, HttpRequest
-from smg.engine.http.facts import load_of_metrics, model_info_of, owner_of, version_of
+from smg.engine.http.facts import loads_of_metrics, model_info_of, owner_of, ranks_in_metrics, server_info_of, version_of
 from smg.engine.http.pool import HttpPool, Sent
 from smg.errors import EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, Unimplemented
 
@@ -18,6 +20,10 @@ __all__ = ["HttpEngine"]
 # Lists and metrics of engines are some kilobytes.
 LONGEST_FACTS = 4 << 20
 ABSENT = (404, 405, 501)
+# Its name today, and before.
+SGLANG_SERVER = ("/server_info", "/get_server_info")
+# Runtimes of which a request can name the data-parallel rank.
+RANKED = ("vllm", "sglang")
 
 
 class HttpEngine(Engine):
@@ -28,6 +34,7 @@ class HttpEngine(Engine):
     def __init__(self, url: str, *, runtime: str = "openai", options: EngineOptions | None = None) -> None:
         super().__init__(url, options=options)
         self.runtime = runtime
+        self.features = structs.replace(type(self).features, data_parallel_rank=runtime in RANKED)
         self._pool: HttpPool | None = None
 
     async def start(self) -> None:
@@ -66,16 +73,26 @@ class HttpEngine(Engine):
         return model_info_of(await self._got("/v1/models"))
 
     async def server_info(self) -> ServerInfo:
-        """Asks for the version, which vLLM tells; others are taken for silent."""
+        """Asks for version and ranks, which vLLM and SGLang tell; others are taken for silent."""
+        if self.runtime == "sglang":
+            for path in SGLANG_SERVER:
+                status, body = await self._get(path)
+                if status == 200:
+                    return server_info_of(body)
+            return ServerInfo()
         status, body = await self._get("/version")
-        return ServerInfo(version=version_of(body) if status == 200 else "")
+        version = version_of(body) if status == 200 else ""
+        if self.runtime != "vllm":
+            return ServerInfo(version=version)
+        status, body = await self._get("/metrics")
+        return ServerInfo(version=version, data_parallel_size=ranks_in_metrics(body.decode("utf-8", "replace")) if status == 200 else 1)
 
     async def loads(self) -> list[Load]:
         """Reads the engine's metrics. Raises EngineProtocol when it has none that are known."""
-        load = load_of_metrics((await self._got("/metrics")).decode("utf-8", "replace"))
-        if load is None:
+        loads = loads_of_metrics((await self._got("/metrics")).decode("utf-8", "replace"))
+        if not loads:
             raise EngineProtocol("the engine's metrics do not tell its load")
-        return [load]
+        return loads
 
     def check(self, request: EngineRequest) -> None:
         """Refuses what is meant for engines that get token ids."""

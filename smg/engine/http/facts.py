@@ -4,15 +4,16 @@ Shapes of vLLM 0.11 (vllm/entrypoints/openai/protocol.py, vllm/v1/metrics/logger
 llama.cpp's server (tools/server/README.md). What is missing or of another type counts as not said.
 """
 
+import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from smg.engine.base import Load, ModelInfo
+from smg.engine.base import Load, ModelInfo, ServerInfo
 from smg.errors import EngineProtocol
 
-__all__ = ["OWNERS", "load_of_metrics", "model_info_of", "owner_of", "version_of"]
+__all__ = ["OWNERS", "loads_of_metrics", "model_info_of", "owner_of", "ranks_in_metrics", "server_info_of", "version_of"]
 
 # What `owned_by` says -> the runtime's name.
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}
@@ -24,6 +25,8 @@ SPEED = ("sglang:gen_throughput", "llamacpp:predicted_tokens_seconds")
 ROOM = ("sglang:max_total_num_tokens",)
 # Where an engine tells only the share of its cache that is used: the share is what counts.
 SHARE_OF = 1_000_000
+# By which vLLM and SGLang tell the series of data-parallel ranks apart.
+RANK = re.compile(r'[{,](?:engine|dp_rank)="(\d{1,4})"')
 
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
@@ -50,8 +53,16 @@ class Version(Struct, frozen=True):
     version: str = ""
 
 
+class Server(Struct, frozen=True):
+    """`/get_server_info`."""
+
+    version: str = ""
+    dp_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
+
+
 CARDS = msgspec.json.Decoder(Cards)
 VERSION = msgspec.json.Decoder(Version)
+SERVER = msgspec.json.Decoder(Server)
 
 
 def cards_of(body: bytes) -> list[Card]:
@@ -89,22 +100,57 @@ def version_of(body: bytes) -> str:
         return ""
 
 
-def load_of_metrics(text: str) -> Load | None:
-    """Gives the load that Prometheus' text says; None when it says nothing known. Series of one name are added up, shares the highest."""
+def server_info_of(body: bytes) -> ServerInfo:
+    """Gives what SGLang's `/get_server_info` says; nothing for what cannot be read."""
+    try:
+        said = SERVER.decode(body)
+    except msgspec.DecodeError:
+        return ServerInfo()
+    return ServerInfo(version=said.version[:80], data_parallel_size=said.dp_size)
+
+
+def ranks_in_metrics(text: str) -> int:
+    """Gives the number of data-parallel ranks behind one address of vLLM, which labels its series with them; 1 where they do not begin with
+    0: the others have addresses of their own then.
+    """
+    ranks = {rank for rank in map(_rank, _series(text)) if rank is not None}
+    return len(ranks) if ranks == set(range(len(ranks))) and ranks else 1
+
+
+def loads_of_metrics(text: str) -> list[Load]:
+    """Gives the load of each rank that Prometheus' text names, in their order, or the one of an engine that names none; empty when it says
+    nothing known. Series of one name and rank are added up, of shares the highest counts.
+    """
+    ranks: dict[int, list[str]] = {}
+    for line in _series(text):
+        ranks.setdefault(_rank(line) or 0, []).append(line)
+    loads = (_load(rank, lines) for rank, lines in sorted(ranks.items()))
+    return [load for load in loads if load is not None]
+
+
+def _series(text: str) -> list[str]:
+    """The lines of an engine's own series."""
+    return [line for line in text.splitlines() if not line.startswith("#") and ":" in line.partition("{")[0].partition(" ")[0]]
+
+
+def _rank(line: str) -> int | None:
+    found = RANK.search(line)
+    return int(found[1]) if found else None
+
+
+def _load(rank: int, lines: list[str]) -> Load | None:
     sums: dict[str, float] = {}
     shares: dict[str, float] = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
+    for line in lines:
         name = line.partition("{")[0].partition(" ")[0]
-        if ":" in name:
-            value = _number(line.rpartition(" ")[2])
-            sums[name] = sums.get(name, 0.0) + value
-            shares[name] = max(shares.get(name, 0.0), value)
+        value = _number(line.rpartition(" ")[2])
+        sums[name] = sums.get(name, 0.0) + value
+        shares[name] = max(shares.get(name, 0.0), value)
     if not any(name in sums for name in (*RUNNING, *WAITING)):
         return None
     room = int(_first(sums, ROOM)) or SHARE_OF
     return Load(
+        rank=rank,
         running=int(_first(sums, RUNNING)),
         waiting=int(_first(sums, WAITING)),
         used_tokens=int(min(_first(shares, USAGE), 1.0) * room),

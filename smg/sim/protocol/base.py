@@ -12,11 +12,12 @@ import grpc
 from google.protobuf.message import Message
 
 from smg.pb import common_pb2
+from smg.sim.counters import Counters
 from smg.sim.handover import Fetches
 from smg.sim.kvlog import Batch, Cleared, HistoryLost, Removed, Stored
 from smg.sim.options import SimOptions
+from smg.sim.ranks import Ranks
 from smg.sim.request import Call, Output, Refused, Submission
-from smg.sim.scheduler import Scheduler
 from smg.sim.script import Fault
 from smg.sim.wire import distress
 
@@ -41,11 +42,10 @@ class Context(Protocol):
 class Engine:
     """What a protocol is given: the engine's parts, and `die`, which ends the engine at once."""
 
-    def __init__(self, options: SimOptions, *, scheduler: Scheduler, die: Callable[[], None]) -> None:
+    def __init__(self, options: SimOptions, *, scheduler: Ranks, die: Callable[[], None]) -> None:
         self.options = options
         self.scheduler = scheduler
         self.model = scheduler.model
-        self.counters = scheduler.counters
         self.die = die
         self.archive: tuple[bytes, str] | None = None
         self.status_port = 0
@@ -58,18 +58,28 @@ class Engine:
         """Seconds since start."""
         return self._clock() - self._started_s
 
+    @property
+    def counters(self) -> Counters:
+        """What all ranks counted."""
+        return self.scheduler.counters
+
     def healthy(self) -> bool:
         """Answers one health check, as the options say."""
-        self.counters.health_checks += 1
+        counters = self.scheduler.ranks[0].counters
+        counters.health_checks += 1
         if self.options.health == "flap":
-            return (self.counters.health_checks - 1) // self.options.health_flap_every % 2 == 0
+            return (counters.health_checks - 1) // self.options.health_flap_every % 2 == 0
         return self.options.health == "ok"
 
-    def load(self) -> dict[str, Any]:
-        """Gives the fields that every protocol's SchedulerLoad has."""
-        counters, options = self.counters, self.options
+    def loads(self) -> list[dict[str, Any]]:
+        """Gives the fields that every protocol's SchedulerLoad has, for each rank."""
+        return [self._load(number, rank.counters) for number, rank in enumerate(self.scheduler.ranks)]
+
+    def _load(self, number: int, counters: Counters) -> dict[str, Any]:
+        options = self.options
         used, most = counters.blocks_used * options.block_size, options.kv_blocks * options.block_size
         return {
+            "dp_rank": number,
             "num_running_reqs": counters.running,
             "num_waiting_reqs": counters.waiting,
             "num_total_reqs": counters.running + counters.waiting,
@@ -91,7 +101,7 @@ class Service(Generic[Request, Response]):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scheduler = engine.scheduler
-        self._fetches = Fetches(engine.scheduler, engine.counters)
+        self._fetches = Fetches(engine.scheduler)
 
     @abstractmethod
     def submission(self, request: Request) -> Submission:
@@ -120,10 +130,10 @@ class Service(Generic[Request, Response]):
         try:
             await self._serve(call, streamed=self.is_streamed(request), context=context)
         except asyncio.CancelledError:
-            self.scheduler.cancel(call)
+            self.scheduler.of(call).cancel(call)
             raise
         finally:
-            self.scheduler.drop(call)
+            self.scheduler.of(call).drop(call)
             self._fetches.end(call, fetch)
 
     async def _serve(self, call: Call, *, streamed: bool, context: Context) -> None:
@@ -166,15 +176,15 @@ class Service(Generic[Request, Response]):
             await context.write(common_pb2.GetTokenizerChunk(data=piece, sha256=digest if last else ""))
 
     async def SubscribeKvEvents(self, request: common_pb2.SubscribeKvEventsRequest, context: Context) -> None:
-        """Relays the KV log. DATA_LOSS: what was asked for is gone."""
+        """Relays the KV logs. DATA_LOSS: what was asked for is gone. OUT_OF_RANGE: there is never anything to go on from."""
         if not self.engine.options.kv_events:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "KV events are switched off")
-        batches = self.scheduler.log.subscribe(request.start_sequence_number)
+        batches = self.scheduler.subscribe(request.start_sequence_number)
         try:
-            async for batch in batches:
-                await context.write(batch_message(batch, block_size=self.engine.options.block_size))
+            async for rank, batch in batches:
+                await context.write(batch_message(batch, rank=rank, block_size=self.engine.options.block_size))
         except HistoryLost as lost:
-            await context.abort(grpc.StatusCode.DATA_LOSS, str(lost))
+            await context.abort(grpc.StatusCode.DATA_LOSS if lost.replays else grpc.StatusCode.OUT_OF_RANGE, str(lost))
         finally:
             await batches.aclose()  # type: ignore[attr-defined]
 
@@ -207,7 +217,7 @@ def join(parts: Sequence[Output]) -> Output:
     )
 
 
-def batch_message(batch: Batch, *, block_size: int) -> common_pb2.KvEventBatch:
+def batch_message(batch: Batch, *, rank: int, block_size: int) -> common_pb2.KvEventBatch:
     """Gives a batch in its wire form. Event ids are unique over the feed."""
     events = []
     for index, event in enumerate(batch.events):
@@ -220,4 +230,5 @@ def batch_message(batch: Batch, *, block_size: int) -> common_pb2.KvEventBatch:
         elif isinstance(event, Cleared):
             message.cleared.CopyFrom(common_pb2.KvCacheCleared())
         events.append(message)
-    return common_pb2.KvEventBatch(sequence_number=batch.sequence, timestamp=batch.at_s, events=events, dp_rank=0)
+    load = common_pb2.EngineLoad(load_only=True) if batch.heartbeat else None
+    return common_pb2.KvEventBatch(sequence_number=batch.sequence, timestamp=batch.at_s, events=events, dp_rank=rank, load=load)

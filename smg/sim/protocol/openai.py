@@ -18,7 +18,7 @@ from smg.sim.handover import Fetches, handed, parameters_transfer
 from smg.sim.http import HttpRequest, HttpServer, Reply
 from smg.sim.output import Scores
 from smg.sim.protocol.base import VERSION, Engine
-from smg.sim.protocol.openai_pair import PairFields, legs_of
+from smg.sim.protocol.openai_pair import PairFields, legs_of, rank_of
 from smg.sim.request import Call, Finish, Output, Refused, Submission
 from smg.sim.script import Fault
 from smg.types.json import Json, JsonObject
@@ -74,7 +74,7 @@ class Servicer:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scheduler = engine.scheduler
-        self._fetches = Fetches(engine.scheduler, engine.counters)
+        self._fetches = Fetches(engine.scheduler)
 
     async def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answers one request."""
@@ -87,6 +87,8 @@ class Servicer:
             await reply.send(msgspec.json.encode({"object": "list", "data": [self._card()]}))
         elif route == ("GET", "/version"):
             await reply.send(msgspec.json.encode({"version": VERSION}))
+        elif route == ("GET", "/get_server_info") and self.engine.options.owned_by == "sglang":
+            await reply.send(msgspec.json.encode({"version": VERSION, "dp_size": self.engine.options.dp_size}))
         elif route == ("GET", "/metrics"):
             await reply.send(self._metrics().encode(), content_type="text/plain; version=0.0.4")
         elif route == ("POST", "/tokenize"):
@@ -98,7 +100,7 @@ class Servicer:
         chat = request.path.endswith("/chat/completions")
         try:
             body = msgspec.json.decode(request.body, type=Body)
-            call = self.scheduler.submit(self._submission(body, request_id=request.headers.get("x-request-id", "")))
+            call = self.scheduler.submit(self._submission(body, headers=request.headers))
         except msgspec.DecodeError as error:
             await _refuse(reply, str(error), status=400)
             return
@@ -111,10 +113,10 @@ class Servicer:
         try:
             await self._serve(answer, reply)
         except (asyncio.CancelledError, ConnectionResetError):
-            self.scheduler.cancel(call)
+            self.scheduler.of(call).cancel(call)
             raise
         finally:
-            self.scheduler.drop(call)
+            self.scheduler.of(call).drop(call)
             self._fetches.end(call, fetch)
 
     async def _serve(self, answer: "_Answer", reply: Reply) -> None:
@@ -128,7 +130,7 @@ class Servicer:
             unfinished -= output.finish is not None
             events = answer.add(output)
             if not unfinished and call.submission.pin is not None and self.engine.options.owned_by == "sglang":
-                await self.scheduler.pins.taken(call.submission.pin)  # SGLang's prefill is over when its cache has been fetched
+                await self.scheduler.of(call).pins.taken(call.submission.pin)  # SGLang's prefill is over when its cache has been fetched
             if streamed:
                 if not reply.started:
                     await reply.start()
@@ -159,12 +161,12 @@ class Servicer:
             code = int(fault.code) if fault.code.isdigit() else STATUS_OF.get(fault.code, 500)
             await _refuse(reply, "simulated fault", status=code)
 
-    def _submission(self, body: Body, *, request_id: str) -> Submission:
+    def _submission(self, body: Body, *, headers: dict[str, str]) -> Submission:
         """Makes the engine's request of a body."""
         if body.model not in ("", self.engine.model.name):
             raise Refused(f"The model `{body.model}` does not exist.", status="NOT_FOUND")
         wanted = body.max_completion_tokens or body.max_tokens
-        name = f"{request_id or 'cmpl'}-{uuid.uuid4().hex}"
+        name = f"{headers.get('x-request-id') or 'cmpl'}-{uuid.uuid4().hex}"
         pin, transfer = legs_of(self.engine.options, body, request_id=name)
         top = body.logprobs if isinstance(body.logprobs, int) and not isinstance(body.logprobs, bool) else body.top_logprobs
         return Submission(
@@ -180,6 +182,7 @@ class Servicer:
             pin=pin,
             pin_ends_by_abort=self.engine.options.owned_by == "sglang",
             transfer=transfer,
+            rank=rank_of(self.engine.options, body, headers=headers),
         )
 
     def _prompt(self, body: Body) -> list[int]:
@@ -216,16 +219,21 @@ class Servicer:
         }
 
     def _metrics(self) -> str:
-        counters, name = self.engine.counters, self.engine.model.name
-        values = {
-            "vllm:num_requests_running": counters.running,
-            "vllm:num_requests_waiting": counters.waiting,
-            "vllm:kv_cache_usage_perc": counters.blocks_used / self.engine.options.kv_blocks,
-            "vllm:prompt_tokens_total": counters.prompt_tokens,
-            "vllm:generation_tokens_total": counters.tokens,
-            "vllm:prefix_cache_hits_total": counters.cached_tokens,
-        }
-        return "".join(f'{metric}{{model_name="{name}"}} {value}\n' for metric, value in values.items())
+        """As vLLM names and labels its ranks."""
+        blocks, lines = self.engine.options.kv_blocks, []
+        for number, rank in enumerate(self.scheduler.ranks):
+            counters = rank.counters
+            values = {
+                "vllm:num_requests_running": counters.running,
+                "vllm:num_requests_waiting": counters.waiting,
+                "vllm:kv_cache_usage_perc": counters.blocks_used / blocks,
+                "vllm:prompt_tokens_total": counters.prompt_tokens,
+                "vllm:generation_tokens_total": counters.tokens,
+                "vllm:prefix_cache_hits_total": counters.cached_tokens,
+            }
+            labels = f'engine="{number}",model_name="{self.engine.model.name}"'
+            lines += [f"{metric}{{{labels}}} {value}\n" for metric, value in values.items()]
+        return "".join(lines)
 
 
 def add_to_server(servicer: Servicer, server: HttpServer) -> None:

@@ -52,6 +52,7 @@ class Servicer(
             pin=pin,
             pin_ends_by_abort=True,
             transfer=transfer,
+            rank=request.data_parallel_rank if request.HasField("data_parallel_rank") else None,
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:
@@ -135,7 +136,7 @@ class Servicer(
                 "disaggregation_mode": mode,
                 "disaggregation_bootstrap_port": port,
                 "page_size": options.block_size,
-                "dp_size": 1,
+                "dp_size": options.dp_size,
                 "served_model_name": self.engine.model.name,
                 "model_path": str(self.engine.model.folder),
             }
@@ -143,16 +144,16 @@ class Servicer(
         return message
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
-        """Tells the load of the one rank."""
-        load = pb.SchedulerLoad(**self.engine.load())
+        """Tells the load of each rank."""
+        loads = [pb.SchedulerLoad(**load) for load in self.engine.loads()]
         total = pb.AggregateMetrics(
-            total_running_reqs=load.num_running_reqs,
-            total_waiting_reqs=load.num_waiting_reqs,
-            total_reqs=load.num_total_reqs,
-            avg_token_usage=load.token_usage,
-            avg_utilization=load.utilization,
+            total_running_reqs=sum(load.num_running_reqs for load in loads),
+            total_waiting_reqs=sum(load.num_waiting_reqs for load in loads),
+            total_reqs=sum(load.num_total_reqs for load in loads),
+            avg_token_usage=sum(load.token_usage for load in loads) / len(loads),
+            avg_utilization=sum(load.utilization for load in loads) / len(loads),
         )
-        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=1, loads=[load], aggregate=total)
+        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=len(loads), loads=loads, aggregate=total)
 
     def _prompt_logprobs(self, call: Call) -> pb.InputLogProbs:
         """Scores the prompt; its first token has no value."""

@@ -12,8 +12,9 @@ import grpc
 
 from smg.pb import tokenspeed_scheduler_pb2 as pb
 from smg.pb import tokenspeed_scheduler_pb2_grpc
+from smg.sim.handover import room_of
 from smg.sim.protocol.base import VERSION, Context, Service, matched_fields
-from smg.sim.request import Call, Output, Refused, Submission, Transfer
+from smg.sim.request import Call, Output, Refused, Submission
 
 __all__ = ["Servicer", "add_to_server"]
 
@@ -30,10 +31,9 @@ class Servicer(
         """Reads a request; see `Service.submission`."""
         params, role = request.sampling_params, self.engine.options.role
         _check(params)
-        if role != "regular" and not request.HasField("kv_bootstrap_info"):
-            raise Refused("disaggregated request without bootstrap room id")
-        rendezvous, room = request.kv_bootstrap_info, f"room-{request.kv_bootstrap_info.bootstrap_room}"
-        transfer = Transfer(host=rendezvous.bootstrap_host, port=rendezvous.bootstrap_port, name=room, required=True)
+        place = request.kv_bootstrap_info
+        room = place.bootstrap_room if request.HasField("kv_bootstrap_info") else None
+        pin, transfer = room_of(role, host=place.bootstrap_host, port=place.bootstrap_port, room=room)
         return Submission(
             request_id=request.request_id,
             prompt_ids=list(request.tokenized.input_ids),
@@ -45,9 +45,10 @@ class Servicer(
             stop_token_ids=tuple(params.stop_token_ids),
             logprobs=request.top_logprobs_num if request.return_logprob else None,
             keep_stop=params.no_stop_trim,
-            pin=room if role == "prefill" else None,
+            pin=pin,
             pin_ends_by_abort=True,
-            transfer=transfer if role == "decode" else None,
+            transfer=transfer,
+            rank=request.data_parallel_rank if request.HasField("data_parallel_rank") else None,
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:
@@ -119,21 +120,26 @@ class Servicer(
         )
         mode = "null" if options.role == "regular" else options.role
         message.server_args.update(
-            {"disaggregation_mode": mode, "disaggregation_bootstrap_port": self.engine.status_port, "page_size": options.block_size}
+            {
+                "disaggregation_mode": mode,
+                "disaggregation_bootstrap_port": self.engine.status_port,
+                "page_size": options.block_size,
+                "dp_size": options.dp_size,
+            }
         )
         return message
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
-        """Tells the load of the one rank."""
-        load = pb.SchedulerLoad(**self.engine.load())
+        """Tells the load of each rank."""
+        loads = [pb.SchedulerLoad(**load) for load in self.engine.loads()]
         total = pb.AggregateMetrics(
-            total_running_reqs=load.num_running_reqs,
-            total_waiting_reqs=load.num_waiting_reqs,
-            total_reqs=load.num_total_reqs,
-            avg_token_usage=load.token_usage,
-            avg_utilization=load.utilization,
+            total_running_reqs=sum(load.num_running_reqs for load in loads),
+            total_waiting_reqs=sum(load.num_waiting_reqs for load in loads),
+            total_reqs=sum(load.num_total_reqs for load in loads),
+            avg_token_usage=sum(load.token_usage for load in loads) / len(loads),
+            avg_utilization=sum(load.utilization for load in loads) / len(loads),
         )
-        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=1, loads=[load], aggregate=total)
+        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=len(loads), loads=loads, aggregate=total)
 
 
 def add_to_server(servicer: Servicer, server: grpc.aio.Server) -> None:

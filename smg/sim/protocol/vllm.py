@@ -53,6 +53,7 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             prompt_logprobs=params.prompt_logprobs if params.HasField("prompt_logprobs") else None,
             pin=str(parameters.get("transfer_id") or request.request_id) if parameters.get("do_remote_decode") else None,
             transfer=parameters_transfer(parameters),
+            rank=request.data_parallel_rank if request.HasField("data_parallel_rank") else None,
         )
 
     def is_streamed(self, request: pb.GenerateRequest) -> bool:
@@ -132,15 +133,15 @@ class Servicer(Service[pb.GenerateRequest, pb.GenerateResponse], vllm_engine_pb2
             kv_connector=options.kv_connector or ("NixlConnector" if split else ""),
             kv_role={"prefill": "kv_producer", "decode": "kv_consumer"}.get(options.role, ""),
             kv_engine_id=self._engine_id if split else "",
-            data_parallel_size=1,
+            data_parallel_size=options.dp_size,
             block_size=options.block_size,
             max_num_seqs=options.max_running,
         )
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
-        """Tells the load of the one rank."""
-        load = pb.SchedulerLoad(**self.engine.load())
-        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=1, loads=[load])
+        """Tells the load of each rank."""
+        loads = [pb.SchedulerLoad(**load) for load in self.engine.loads()]
+        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=len(loads), loads=loads)
 
     def _prompt_logprobs(self, call: Call) -> pb.InputLogProbs:
         """Scores the prompt; its first token has no value."""

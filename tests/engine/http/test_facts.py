@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from smg.engine import EngineOptions, EngineRequest, HttpEngine, Load, ModelInfo, detect, open_engine
+from smg.engine import EngineOptions, EngineRequest, HttpEngine, Load, ModelInfo, ServerInfo, detect, open_engine
 from smg.engine.http.address import HttpAddress, read_address
-from smg.engine.http.facts import load_of_metrics, model_info_of, owner_of, version_of
+from smg.engine.http.facts import loads_of_metrics, model_info_of, owner_of, ranks_in_metrics, server_info_of, version_of
 from smg.errors import ConfigError, EngineError, EngineProtocol, EngineTimeout, EngineUnavailable, Unimplemented
 from tests.engine.http.upstream import Asked, answer, upstream
 
@@ -33,18 +33,31 @@ def test_versions() -> None:
 
 
 def test_loads() -> None:
-    vllm = '# HELP x\nvllm:num_requests_running{engine="0"} 3.0\nvllm:num_requests_running{engine="1"} 2.0\nvllm:num_requests_waiting 1\n'
-    vllm += 'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
-    assert load_of_metrics(vllm) == Load(running=5, waiting=1, used_tokens=500_000, max_tokens=1_000_000)
+    vllm = '# HELP x\nvllm:num_requests_running{engine="0"} 3.0\nvllm:num_requests_running{model="m",engine="1"} 2.0\n'
+    vllm += 'vllm:num_requests_waiting{engine="0"} 1\nvllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
+    first = Load(running=3, waiting=1, used_tokens=250_000, max_tokens=1_000_000)
+    assert loads_of_metrics(vllm) == [first, Load(rank=1, running=2, used_tokens=500_000, max_tokens=1_000_000)]
     sglang = "sglang:num_running_reqs 4\nsglang:num_queue_reqs 2\nsglang:token_usage 0.5\nsglang:max_total_num_tokens 1000\n"
     sglang += "sglang:gen_throughput 12.5\n"
-    assert load_of_metrics(sglang) == Load(running=4, waiting=2, used_tokens=500, max_tokens=1000, generated_per_s=12.5)
-    assert load_of_metrics("llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n") == Load(
-        running=1, waiting=2, used_tokens=0, max_tokens=1_000_000
-    )
+    assert loads_of_metrics(sglang) == [Load(running=4, waiting=2, used_tokens=500, max_tokens=1000, generated_per_s=12.5)]
+    ranked = 'sglang:num_running_reqs{dp_rank="1",tp_rank="0"} 4\nsglang:num_running_reqs{dp_rank="0",tp_rank="0"} 1\n'
+    assert [(load.rank, load.running) for load in loads_of_metrics(ranked)] == [(0, 1), (1, 4)]
+    assert loads_of_metrics("llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n") == [
+        Load(running=1, waiting=2, used_tokens=0, max_tokens=1_000_000)
+    ]
     for text in ("", "process_cpu_seconds 1", "vllm:num_requests_running", "a b c\n\x00"):
-        assert load_of_metrics(text) in (None, Load(max_tokens=1_000_000))
-    assert load_of_metrics("vllm:num_requests_running NaN\nvllm:num_requests_waiting 1e300\n") == Load(max_tokens=1_000_000)
+        assert loads_of_metrics(text) in ([], [Load(max_tokens=1_000_000)])
+    assert loads_of_metrics("vllm:num_requests_running NaN\nvllm:num_requests_waiting 1e300\n") == [Load(max_tokens=1_000_000)]
+
+
+def test_ranks() -> None:
+    def told(*ranks: int) -> int:
+        return ranks_in_metrics("".join(f'vllm:num_requests_running{{engine="{rank}"}} 0\n' for rank in ranks))
+
+    assert [told(), told(0), told(1, 0, 3, 2), told(4), told(2, 3)] == [1, 1, 4, 1, 1]
+    assert ranks_in_metrics('other{engine="0"} 1\nother{engine="1"} 1\n') == 1
+    assert server_info_of(b'{"version":"0.5","dp_size":8,"tp_size":8}') == ServerInfo(version="0.5", data_parallel_size=8)
+    assert [server_info_of(body).data_parallel_size for body in (b"{}", b"[", b'{"dp_size":0}', b'{"dp_size":null}')] == [1] * 4
 
 
 @pytest.mark.parametrize(
@@ -65,7 +78,7 @@ def test_what_is_no_address(url: str) -> None:
         read_address(url)
 
 
-def ask(pages: dict[str, bytes], call, **options: object):
+def ask(pages: dict[str, bytes], call, runtime: str = "vllm", **options: object):
     """Runs `call(engine)` against an engine with these pages; others are 404."""
 
     async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -76,7 +89,7 @@ def ask(pages: dict[str, bytes], call, **options: object):
 
     async def scene():
         async with upstream(script) as server:
-            engine = open_engine(server.url, runtime="vllm", options=EngineOptions(**options))
+            engine = open_engine(server.url, runtime=runtime, options=EngineOptions(**options))
             assert isinstance(engine, HttpEngine)
             await engine.start()
             try:
@@ -93,6 +106,11 @@ def test_an_engine_is_asked() -> None:
     assert ask(pages, lambda engine: detect(engine.url)) == "vllm"
     assert ask(pages, lambda engine: engine.server_info()).version == "1"
     assert ask({}, lambda engine: engine.server_info()).version == ""
+    pages["/metrics"] = answer(b'vllm:num_requests_running{engine="0"} 1\nvllm:x{engine="1"} 1\n')
+    assert ask(pages, lambda engine: engine.server_info()).data_parallel_size == 2
+    for path in ("/server_info", "/get_server_info"):
+        page = {path: answer(b'{"dp_size":4}')}
+        assert ask(page, lambda engine: engine.server_info(), runtime="sglang").data_parallel_size == 4
     assert ask(pages, lambda engine: engine.loads())[0].running == 1
 
 
