@@ -41,6 +41,7 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "request": [],
     "response": [],
     "seats": [],
+    "series": [],
     "session": ["nghttp2"],
     "shm": [],
     "sink": [],

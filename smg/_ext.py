@@ -32,6 +32,8 @@ __all__ = [
     "Muse",
     "NamedGrammar",
     "NativeBuckets",
+    "NativeCounter",
+    "NativeHistogram",
     "NativePrefixIndex",
     "NativeSeats",
     "NativeShm",
@@ -83,6 +85,8 @@ from smg_ext.prompt import Prompt  # noqa: E402
 from smg_ext.request import RequestLayout, packed_ids  # noqa: E402
 from smg_ext.response import ResponseStream as NativeStream  # noqa: E402
 from smg_ext.seats import Seats as NativeSeats  # noqa: E402
+from smg_ext.series import Counter as NativeCounter  # noqa: E402
+from smg_ext.series import Histogram as NativeHistogram  # noqa: E402
 from smg_ext.shm import Shm as NativeShm  # noqa: E402
 from smg_ext.sink import Inbox, Sink  # noqa: E402
 from smg_ext.splitter import Family, Splitter  # noqa: E402

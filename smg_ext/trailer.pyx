@@ -62,6 +62,8 @@ cdef int _number(const uint8_t *digits, size_t size) noexcept nogil:
 cdef object status_of(const TrailerC *trailer, object reset_code):
     """Gives (status, text): the trailer's, else what the reset or the HTTP status stands for. `reset_code`: None without a reset."""
     if trailer.grpc_status >= 0:
+        if trailer.text_size == 0:
+            return trailer.grpc_status, ""
         return trailer.grpc_status, unquote_to_bytes(trailer.text[:trailer.text_size]).decode("utf-8", "replace")
     if trailer.http_status not in (0, 200):
         return BY_HTTP.get(trailer.http_status, UNKNOWN), f"the engine answered with HTTP status {trailer.http_status}"

@@ -65,43 +65,36 @@ class Headers(Protocol):
         """Gives the first value of a header."""
 
 
-class Request:
-    """One HTTP request. `params` are the named parts of the path; `received_s` is on the clock of `time.monotonic`."""
+class Request(Struct, kw_only=True):
+    """One HTTP request. `params` are the named parts of the path; `received_s` is on the clock of `time.monotonic`.
 
-    def __init__(
-        self,
-        *,
-        method: str,
-        path: str,
-        headers: Headers,
-        request_id: str,
-        received_s: float,
-        read: Callable[[], Awaitable[bytes]],
-        query: str = "",
-        client: str = "",
-        params: dict[str, str] | None = None,
-        own_id: bool = True,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.request_id = request_id
-        self.received_s = received_s
-        self.query = query
-        self.client = client
-        self.params = params or {}
-        self.own_id = own_id  # made here, and so unique; one that a client sent need not be
-        self._read = read
-        self._body: bytes | None = None
+    `read` gives the body; `own_id`: the id was made here, and so is unique, which one that a client sent need not be.
+    """
 
-    async def body(self) -> bytes:
+    method: str
+    path: str
+    headers: Headers
+    request_id: str
+    received_s: float
+    read: Callable[[], Awaitable[bytes]]
+    query: str = ""
+    client: str = ""
+    params: dict[str, str] = {}
+    own_id: bool = True
+
+    def body(self) -> Awaitable[bytes]:
         """Gives the whole body. Raises BodyTooLarge before it is buffered, UnsupportedMedia, ClientGone."""
-        return await self._read() if self._body is None else self._body
+        return self.read()
 
     async def peek(self) -> bytes:
         """As `body`, which then gives it once more."""
-        self._body = await self._read()
-        return self._body
+        body = await self.read()
+
+        async def again() -> bytes:
+            return body
+
+        self.read = again
+        return body
 
 
 class Control(Protocol):

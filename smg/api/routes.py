@@ -135,6 +135,9 @@ class RouteTable:
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """Gives the route and the named part of the path. HEAD is answered by GET's. Raises NotFound, MethodNotAllowed."""
+        exact = self._exact.get(path)
+        if exact is not None and (known := exact.get(method)) is not None:
+            return known, {}
         by_method, params = self._by_path(path)
         route = by_method.get("GET" if method == "HEAD" else method)
         if route is None:

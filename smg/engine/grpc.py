@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -29,7 +29,6 @@ from smg.pb import common_pb2
 
 __all__ = ["GrpcEngine"]
 
-Made = TypeVar("Made")
 Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
 
 # Parameter that a protocol may lack → whether a request needs it.
@@ -124,7 +123,10 @@ class GrpcEngine(Engine):
         """Starts the request on the native plane; see `Engine.generate_into`. Nothing but the call itself ends it."""
         if self._link is None:
             raise EngineUnavailable("the connection to the engine is closed")
-        message = self._made(self._writer.write, request)
+        try:
+            message = self._writer.write(request)
+        except (ValueError, TypeError) as error:
+            raise self._misfit(error) from error
         return await self._link.call(self._generate_path, message, sink, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
 
     async def abort(self, request_id: str) -> None:
@@ -207,17 +209,18 @@ class GrpcEngine(Engine):
             raise EngineUnavailable("the connection to the engine is closed")
         return self._methods[method](request, timeout=min(timeout_s, LONGEST_TIMEOUT_S), metadata=self.call_metadata, wait_for_ready=False)
 
-    def _made(self, make: Callable[[EngineRequest], Made], request: EngineRequest) -> Made:
-        try:
-            return make(request)
-        except (ValueError, TypeError) as error:
-            raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
+    def _misfit(self, error: Exception) -> EngineRejected:
+        return EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error))
 
     async def _reader(self, request: EngineRequest, *, timeout_s: float) -> Reader:
         if self._link is None:
-            return AioReader(self._open("Generate", self._made(self.encode, request), timeout_s=timeout_s))
+            try:
+                asked = self.encode(request)
+            except (ValueError, TypeError) as error:
+                raise self._misfit(error) from error
+            return AioReader(self._open("Generate", asked, timeout_s=timeout_s))
         messages = Messages()
-        call = await self._link.call(self._generate_path, self._made(self._writer.write, request), messages.sink, timeout_s=timeout_s)
+        call = await self.generate_into(messages.sink, request, timeout_s=timeout_s)
         messages.watch(call, timeout_s=timeout_s)
         return NativeReader(messages, GetMessageClass(self.service.methods_by_name["Generate"].output_type).FromString)
 

@@ -35,12 +35,15 @@ async def read_body(source: BodySource, headers: Headers, *, limit: int, form: b
 
     Raises UnsupportedMedia, BodyTooLarge (before buffering), BodyTimeout, ClientGone when it breaks off.
     """
-    check_media(headers, form=form)
+    if form or headers.get("content-type") != JSON_MEDIA or headers.get("content-encoding") is not None:
+        check_media(headers, form=form)
     length = _length(headers)
     if length is not None and length > limit:
         raise BodyTooLarge(f"the body has {length} bytes; the limit is {limit}")
     if length is not None and length <= ONE_STEP_BYTES:
-        return (_arrived(source) or await _whole(source)) if length else b""
+        # One that came in one piece with its head, as most do, needs no wait and no timer. Our own front can tell, granian cannot.
+        arrived: Callable[[], bytes | None] | None = getattr(source, "arrived", None)
+        return ((arrived() if arrived is not None else None) or await _whole(source)) if length else b""
     body = await _counted(source, limit=limit)
     if length is not None and len(body) < length:
         raise ClientGone("the body broke off")
@@ -53,8 +56,6 @@ def check_media(headers: Headers, *, form: bool = False) -> None:
     Other types are refused for safety too: a web page may send them to any address without asking the browser's CORS check. Whoever takes
     forms looks at their origin.
     """
-    if not form and headers.get("content-type") == JSON_MEDIA and headers.get("content-encoding") is None:
-        return
     encoding = headers.get("content-encoding")
     if encoding and encoding.strip().lower() != "identity":
         raise UnsupportedMedia(f"content-encoding {encoding[:40]!r} is not supported; send the body as it is")
@@ -74,12 +75,6 @@ def _length(headers: Headers) -> int | None:
     if not (value.isascii() and value.isdecimal()):
         raise InvalidValue("content-length is not a number")
     return int(value)
-
-
-def _arrived(source: BodySource) -> bytes | None:
-    """Gives a body that came in one piece with its head, as most do: no wait, no timer. Our own front can tell, granian cannot."""
-    arrived: Callable[[], bytes | None] | None = getattr(source, "arrived", None)
-    return arrived() if arrived is not None else None
 
 
 async def _whole(source: BodySource) -> bytes:

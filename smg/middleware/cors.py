@@ -11,18 +11,18 @@ MAX_AGE_S = 600
 
 
 class Cors:
-    """Makes the headers for an origin that is allowed; `*` allows any."""
+    """Makes the headers for an origin that is allowed; `*` allows any. Without `origins` there are none."""
 
     def __init__(self, origins: Iterable[str]) -> None:
-        self._origins = frozenset(origin.rstrip("/") for origin in origins)
-        self._any = "*" in self._origins
+        self.origins = frozenset(origin.rstrip("/") for origin in origins)
+        self._any = "*" in self.origins
 
     def headers(self, request: Headers) -> list[tuple[str, str]]:
         """Gives the headers of a response; none for a request of no page or of one that is not allowed."""
-        if not self._origins:
+        if not self.origins:
             return []
         origin = request.get("origin")
-        if origin is None or not (self._any or origin in self._origins):
+        if origin is None or not (self._any or origin in self.origins):
             return [] if self._any else [("vary", "origin")]
         allowed = [("access-control-allow-origin", "*" if self._any else origin), ("access-control-expose-headers", EXPOSED)]
         return allowed if self._any else [*allowed, ("vary", "origin")]

@@ -1,17 +1,18 @@
 """Metrics: what is counted is declared here as data; the counts live in shared memory and are summed over all processes at scrape.
 
 Data workers hold a `Meter` each; the control process calls `render` and adds the gauges that it knows at that moment. Names as in the
-original (inventory, "Observability").
+original (inventory, "Observability"). What holds a series is native, or with a `PlainShm` its twin.
 """
 
 import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from smg._ext import NativeCounter, NativeHistogram, NativeShm
 from smg.obs.shm import Shm
 
 __all__ = ["METRICS", "Counter", "Histogram", "HttpObserver", "Meter", "Metric", "Sample", "render"]
@@ -120,36 +121,7 @@ class Sample(Struct, frozen=True):
     value: float
 
 
-class Meter:
-    """Counts in one process's row. A series that finds no room is dropped, and that is counted."""
-
-    def __init__(self, shm: Shm, *, row: int) -> None:
-        self._shm = shm
-        self._row = row
-        self._series: dict[tuple[str, tuple[str, ...]], Counter] = {}
-
-    def add(self, name: str, labels: tuple[str, ...], amount: int = 1) -> None:
-        """Adds to a counter."""
-        series = self._series.get((name, labels))
-        if series is None:
-            series = self._series[name, labels] = self.counter(name, labels)
-        series.add(amount)
-
-    def counter(self, name: str, labels: tuple[str, ...]) -> "Counter":
-        """Gives one series of a counter, for who adds to it with each request."""
-        return Counter(self._shm, self._row, series_key(name, labels))
-
-    def first_labels(self, name: str) -> set[str]:
-        """Gives the values of the first label of all series of a metric, whichever process made them, as they are written."""
-        found = (FIRST_LABEL.match(key.decode("utf-8", "replace")) for key, _ in self._shm.totals())
-        return {match[2] for match in found if match is not None and match[1] == name}
-
-    def histogram(self, name: str, labels: tuple[str, ...]) -> "Histogram":
-        """Gives one series of a histogram."""
-        return Histogram(self._shm, self._row, series_key(name, labels))
-
-
-class Series:
+class PlainSeries:
     """Where one series is counted. Looked for when it is first needed, and again as long as there is no room."""
 
     __slots__ = ("_cell", "_key", "_row", "_shm")
@@ -167,7 +139,7 @@ class Series:
         return self._cell >= 0
 
 
-class Counter(Series):
+class PlainCounter(PlainSeries):
     """A number that only grows."""
 
     __slots__ = ()
@@ -180,7 +152,7 @@ class Counter(Series):
             self._shm.add(self._row, self._cell, amount)
 
 
-class Histogram(Series):
+class PlainHistogram(PlainSeries):
     """Durations, counted by their bounds."""
 
     __slots__ = ()
@@ -192,6 +164,43 @@ class Histogram(Series):
         if self._cell >= 0 or self.found():
             self._shm.add(self._row, self._cell + bisect_left(DURATION_S, seconds), 1)
             self._shm.add(self._row, self._cell + len(DURATION_S) + 1, int(seconds * MICRO))
+
+
+Counter: TypeAlias = PlainCounter | NativeCounter
+Histogram: TypeAlias = PlainHistogram | NativeHistogram
+
+
+class Meter:
+    """Counts in one process's row. A series that finds no room is dropped, and that is counted."""
+
+    def __init__(self, shm: Shm, *, row: int) -> None:
+        self._shm = shm
+        self._row = row
+        self._series: dict[tuple[str, tuple[str, ...]], Counter] = {}
+
+    def add(self, name: str, labels: tuple[str, ...], amount: int = 1) -> None:
+        """Adds to a counter."""
+        series = self._series.get((name, labels))
+        if series is None:
+            series = self._series[name, labels] = self.counter(name, labels)
+        series.add(amount)
+
+    def counter(self, name: str, labels: tuple[str, ...]) -> Counter:
+        """Gives one series of a counter, for who adds to it with each request."""
+        key = series_key(name, labels)
+        return NativeCounter(self._shm, self._row, key) if isinstance(self._shm, NativeShm) else PlainCounter(self._shm, self._row, key)
+
+    def first_labels(self, name: str) -> set[str]:
+        """Gives the values of the first label of all series of a metric, whichever process made them, as they are written."""
+        found = (FIRST_LABEL.match(key.decode("utf-8", "replace")) for key, _ in self._shm.totals())
+        return {match[2] for match in found if match is not None and match[1] == name}
+
+    def histogram(self, name: str, labels: tuple[str, ...]) -> Histogram:
+        """Gives one series of a histogram."""
+        key = series_key(name, labels)
+        if isinstance(self._shm, NativeShm):
+            return NativeHistogram(self._shm, self._row, key, DURATION_S)
+        return PlainHistogram(self._shm, self._row, key)
 
 
 class HttpObserver:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from smg.obs.metrics import Meter
 
 __all__ = ["RequestMeter", "RequestMeters"]
@@ -43,54 +45,51 @@ class RequestMeters:
         if series is None:
             series = RouterSeries(self._meter, mode=self._mode, model=model, endpoint=endpoint, streaming=streaming)
             self._series[model, endpoint, streaming] = series
-        return RequestMeter(self._meter, series)
+        series.requests.add()
+        return RequestMeter(self._meter, series, time.monotonic())
 
 
-class RequestMeter:
+class RequestMeter(Struct):
     """One request: `answered`, then `finish` or `fail`, of which the first counts: who leaves at the last token leaves a whole answer.
 
     Times are measured here; `on_answer` is called at the first token.
     """
 
-    __slots__ = ("_answered_s", "_ended", "_meter", "_series", "_started_s", "on_answer")
-
-    def __init__(self, meter: Meter, series: RouterSeries) -> None:
-        self._meter = meter
-        self._series = series
-        self._started_s = time.monotonic()
-        self._answered_s = 0.0
-        self._ended = False
-        self.on_answer: Callable[[], None] | None = None
-        series.requests.add()
+    meter: Meter
+    series: RouterSeries
+    started_s: float
+    answered_s: float = 0.0
+    ended: bool = False
+    on_answer: Callable[[], None] | None = None
 
     def answered(self) -> None:
         """The first token is there; later calls do nothing."""
-        if not self._answered_s:
-            self._answered_s = time.monotonic()
-            self._series.ttft.observe(self._answered_s - self._started_s)
+        if not self.answered_s:
+            self.answered_s = time.monotonic()
+            self.series.ttft.observe(self.answered_s - self.started_s)
             if self.on_answer is not None:
                 self.on_answer()
 
     def finish(self, *, prompt_tokens: int, completion_tokens: int) -> None:
         """The answer is whole."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         now_s = time.monotonic()
-        series = self._series
+        series = self.series
         series.input_tokens.add(prompt_tokens)
         series.output_tokens.add(completion_tokens)
-        series.durations.observe(now_s - self._started_s)
-        if self._answered_s:
-            generation_s = now_s - self._answered_s
+        series.durations.observe(now_s - self.started_s)
+        if self.answered_s:
+            generation_s = now_s - self.answered_s
             series.generation.observe(generation_s)
             if completion_tokens > 1:
                 series.tpot.observe(generation_s / (completion_tokens - 1))
 
     def fail(self, code: str) -> None:
         """The request ended with an error; `code` is the error's."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
-        self._meter.add("smg_router_request_errors_total", (*self._series.labels, code))
-        self._series.durations.observe(time.monotonic() - self._started_s)
+        self.ended = True
+        self.meter.add("smg_router_request_errors_total", (*self.series.labels, code))
+        self.series.durations.observe(time.monotonic() - self.started_s)

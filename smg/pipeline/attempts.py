@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from msgspec import Struct
+
 from smg.config.tree import Resilience
 from smg.errors import EngineBusy, EngineError, EngineRejected, EngineTimeout, EngineUnavailable, NoEngine
 from smg.obs.metrics import Meter
@@ -98,11 +100,14 @@ class Tries:
             raise StopAsyncIteration
         if time.monotonic() >= self._deadline_s:
             raise self._error or EngineTimeout("the request's deadline passed before an engine was asked")
-        record, lease = self._routed()
-        if record.slot in self.failed:
-            lease.release()
-            await self._pause()
-            record, lease = self._routed()
+        try:
+            record, lease = self._route(self.failed)
+            if record.slot in self.failed:
+                lease.release()
+                await self._pause()
+                record, lease = self._route(self.failed)
+        except NoEngine as error:
+            raise self._error or error from None
         self.count += 1
         return Attempt(self, record, lease)
 
@@ -150,12 +155,6 @@ class Tries:
         log.info("the request is sent again", extra={"request_id": self._request_id, "error": error.code, "engine": attempt.record.url})
         return True
 
-    def _routed(self) -> tuple[EngineRecord, Lease]:
-        try:
-            return self._route(self.failed)
-        except NoEngine as error:
-            raise self._error or error from None
-
     async def _pause(self) -> None:
         """Waits before an engine that failed gets the request again. Raises what it failed with when the deadline comes first."""
         wait_s = self._attempts.pause_s(self.count)
@@ -165,20 +164,17 @@ class Tries:
         await asyncio.sleep(wait_s)
 
 
-class Attempt:
+class Attempt(Struct):
     """One attempt at one engine, as a block. `answered`: something has come from the engine, so that nothing may be sent again.
 
     `blamed`: the slot of another engine that failed it, and has been told so.
     """
 
-    __slots__ = ("answered", "blamed", "lease", "record", "tries")
-
-    def __init__(self, tries: Tries, record: EngineRecord, lease: Lease) -> None:
-        self.tries = tries
-        self.record = record
-        self.lease = lease
-        self.answered = False
-        self.blamed: int | None = None
+    tries: Tries
+    record: EngineRecord
+    lease: Lease
+    answered: bool = False
+    blamed: int | None = None
 
     def __enter__(self) -> "Attempt":
         return self

@@ -57,6 +57,7 @@ EVENTS = EventShapes(
     finished=Finished,
     new_id=lambda: f"call_{secrets.token_hex(12)}",
 )
+NOTHING_KEPT: frozenset[int] = frozenset()
 # Batches that may wait for a reader before the engine is held back.
 HELD_BATCHES = 16
 
@@ -82,6 +83,9 @@ class ChatRenderer(Protocol):
     def usage(self, usage: Usage) -> bytes:
         """Gives the chunk with the usage; empty when it was not asked for."""
 
+    def end(self) -> bytes:
+        """Gives what closes a stream that went well."""
+
 
 class Asked(Struct, frozen=True):
     """What one engine was asked for one job."""
@@ -91,11 +95,6 @@ class Asked(Struct, frozen=True):
     prompt: Prompt
     parsing: Parsing
     request: EngineRequest
-
-    @property
-    def plain(self) -> bool:
-        """True when no parser reads the output: it is text, or text and thoughts that the machine splits."""
-        return self.parsing.plain or self.parsing.thought_marks is not None
 
     @property
     def thinking(self) -> bool:
@@ -166,9 +165,11 @@ class NativeCall(Tended):
     async def run(self, deadline_s: float) -> Usage:
         """Returns when every choice is finished and the exit has told all. Leaving early aborts the request at the engine."""
         await self._start(deadline_s)
+        create_future = asyncio.get_running_loop().create_future
         try:
             while not self._over:
-                await self._wait()
+                self._waiter = create_future()
+                await self._waiter
         finally:
             self._leave()
         return self._end()
@@ -223,7 +224,8 @@ class NativeCall(Tended):
             self._fail(EngineProtocol(error))
         else:
             self._over = True
-            self._wake()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         if not self._over:
@@ -245,7 +247,7 @@ class NativeCall(Tended):
             include_stop=job.stops.include_in_output,
             prompt_tokens=len(request.prompt_ids),
             done=self._done,
-            kept=asked.parsing.kept(asked.model.tokenizer),
+            kept=asked.parsing.kept(asked.model.tokenizer) if asked.parsing.read else NOTHING_KEPT,
             prompt_tail=asked.prompt.ids[-8:],
             unary=not request.stream,
             marks=asked.parsing.thought_marks,

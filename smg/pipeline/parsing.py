@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg._ext import Collector, ThoughtMarks
 from smg.parser import REASONING, Parser, build, marks
@@ -21,7 +21,12 @@ TOKEN = re.compile(r"<[^<>]+>")
 
 
 class Parsing(Struct, frozen=True, kw_only=True):
-    """Parsers by name, and what binds the engine. `named`: the tool whose bare arguments the output is. `parallel`: or many calls."""
+    """Parsers by name, and what binds the engine. `named`: the tool whose bare arguments the output is. `parallel`: or many calls.
+
+    read           somebody reads the output: it is not just text
+    thought_marks  those of the thinking block, where the native machine can take it out of the text
+    by_machine     nobody but the machine need read it: it is text, or text and thoughts that the machine splits
+    """
 
     reasoning: str | None = None
     tool: str | None = None
@@ -30,20 +35,20 @@ class Parsing(Struct, frozen=True, kw_only=True):
     named: str | None = None
     parallel: bool = True
     constraint: Constraint | None = None
+    read: bool = False
+    thought_marks: ThoughtMarks | None = None
+    by_machine: bool = False
 
-    @property
-    def plain(self) -> bool:
-        """True when nobody reads the output: it is text."""
-        return self.reasoning is None and self.tool is None
-
-    @property
-    def thought_marks(self) -> ThoughtMarks | None:
-        """The marks of the thinking block where the native machine can take it out of the text; None where there is none, or it cannot."""
-        return None if self.reasoning is None or self.tool is not None else _thought_marks(self.reasoning)
+    def __post_init__(self) -> None:
+        read = self.reasoning is not None or self.tool is not None
+        marks = None if self.reasoning is None or self.tool is not None else _thought_marks(self.reasoning)
+        structs.force_setattr(self, "read", read)
+        structs.force_setattr(self, "thought_marks", marks)
+        structs.force_setattr(self, "by_machine", not read or marks is not None)
 
     def parser(self, *, in_think: bool, native: bool) -> Parser | None:
         """Gives a new parser, native or the one in Python that is its specification; None where the output is text."""
-        if self.plain:
+        if not self.read:
             return None
         return build(
             reasoning=self.reasoning,
@@ -69,7 +74,7 @@ class Parsing(Struct, frozen=True, kw_only=True):
 
     def kept(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Gives the special ids that the parsers look for, which are text for them."""
-        return frozenset() if self.plain else _kept(tokenizer, self.reasoning, self.tool)
+        return _kept(tokenizer, self.reasoning, self.tool) if self.read else frozenset()
 
 
 @lru_cache(maxsize=64)
@@ -86,6 +91,11 @@ def _thought_marks(reasoning: str) -> ThoughtMarks | None:
 
 
 @lru_cache(maxsize=64)
+def _of_text(reasoning: str | None, stream_reasoning: bool, parallel: bool) -> Parsing:
+    return Parsing(reasoning=reasoning, stream_reasoning=stream_reasoning, parallel=parallel)
+
+
+@lru_cache(maxsize=64)
 def _kept(tokenizer: Tokenizer, reasoning: str | None, tool: str | None) -> frozenset[int]:
     ids = (tokenizer.token_id(mark) for mark in marks(reasoning, tool))
     return frozenset(token_id for token_id in ids if token_id is not None)
@@ -99,6 +109,10 @@ def parsing_of(job: Job, model: ServedModel, *, tags: bool = False) -> Parsing:
     if not isinstance(job.input, ChatInput):
         return Parsing(constraint=job.constraint)
     chat = job.input
+    if not chat.tools:  # nothing to call, and most often nothing but what other requests of the model have, too
+        reasoning = model.reasoning_parser if chat.separate_reasoning else None
+        shared = _of_text(reasoning, chat.stream_reasoning, chat.parallel_tool_calls)
+        return shared if job.constraint is None else structs.replace(shared, constraint=job.constraint)
     forced = forced_call(chat, tool_parser=model.tool_parser, tags=tags)
     tool = forced.tool if forced else model.tool_parser
     tools: Sequence[JsonObject] = () if chat.tool_choice == "none" or tool is None else chat.tools

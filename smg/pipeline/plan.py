@@ -14,6 +14,9 @@ __all__ = ["engine_request", "resolve_sampling"]
 BASES = 256
 # By the identity of a model's defaults, which the entry keeps alive.
 _BASES: dict[tuple[int, str], tuple[Sampling, ResolvedSampling]] = {}
+RESOLVED = 256
+# By the identity of what was asked and of its base, which the entry keeps alive: a client's requests have the same parameters each time.
+_RESOLVED: dict[tuple[int, int], tuple[Sampling, ResolvedSampling, ResolvedSampling]] = {}
 
 
 class EngineDefaults(Struct, frozen=True):
@@ -41,7 +44,7 @@ def engine_request(
         packed_ids=prompt.packed,
         prompt_text="",
         sampling=sampling,
-        stop_token_ids=tuple(dict.fromkeys((*job.stops.token_ids, *eos))),
+        stop_token_ids=tuple(dict.fromkeys((*job.stops.token_ids, *eos))) if job.stops.token_ids else eos,
         include_stop_in_output=job.stops.include_in_output,
         skip_special_tokens=job.skip_special_tokens,
         logprobs=job.logprobs.output,
@@ -61,6 +64,19 @@ def resolve_sampling(job: Job, *, model: ServedModel, prompt: Prompt, info: Mode
     Raises ContextExceeded when prompt and max_tokens do not fit together; without max_tokens the rest of the context is asked for.
     """
     asked, base = job.sampling, _base(model.folder.sampling_defaults, info.default_sampling_json)
+    room = model.context_length - len(prompt.ids) if model.context_length else None
+    if asked.max_tokens is UNSET or (room is not None and asked.max_tokens > room):
+        return _resolved(asked, base, _max_tokens(asked, room=room))
+    known = _RESOLVED.get((id(asked), id(base)))
+    if known is None or known[0] is not asked or known[1] is not base:
+        known = asked, base, _resolved(asked, base, asked.max_tokens)
+        while len(_RESOLVED) >= RESOLVED:
+            _RESOLVED.pop(next(iter(_RESOLVED)))
+        _RESOLVED[id(asked), id(base)] = known
+    return known[2]
+
+
+def _resolved(asked: Sampling, base: ResolvedSampling, max_tokens: int | None) -> ResolvedSampling:
     return ResolvedSampling(
         temperature=base.temperature if asked.temperature is UNSET else asked.temperature,
         top_p=base.top_p if asked.top_p is UNSET else asked.top_p,
@@ -71,7 +87,7 @@ def resolve_sampling(job: Job, *, model: ServedModel, prompt: Prompt, info: Mode
         presence_penalty=0.0 if asked.presence_penalty is UNSET else asked.presence_penalty,
         seed=None if asked.seed is UNSET else asked.seed,
         logit_bias=asked.logit_bias,
-        max_tokens=_max_tokens(asked, room=model.context_length - len(prompt.ids) if model.context_length else None),
+        max_tokens=max_tokens,
         min_tokens=asked.min_tokens,
         ignore_eos=asked.ignore_eos,
         n=asked.n,

@@ -1,6 +1,7 @@
 """Prompt stages: a job's input becomes text and token ids, and is refused when it does not fit the context. No engine is involved."""
 
 import asyncio
+import sys
 
 from msgspec import structs
 
@@ -32,10 +33,12 @@ async def prepare(
     if isinstance(source, TokenInput):
         return _checked_ids(source, model)
     if isinstance(source, ChatInput):
-        if model.context_length:
-            check_length(len(source.messages), model, param="messages", what="messages")  # each of them takes a token at least
+        if model.context_length and len(source.messages) >= model.context_length:  # each of them takes a token at least
+            check_length(len(source.messages), model, param="messages", what="messages")
         if source.chat_template is not None:  # whose cost nobody knows
             return await asyncio.to_thread(_prepare, source, model, allow_special)
+        if content is not None and len(content[1]) <= INLINE_CHARACTERS and not source.tools and not source.documents:
+            return _recalled(source, model, allow_special, content, len(content[1]))  # messages as bytes are no shorter than as characters
     length = characters(source, limit=LOOKUP_CHARACTERS)
     if length > LOOKUP_CHARACTERS:
         return await asyncio.to_thread(_recalled, source, model, allow_special, content)
@@ -57,7 +60,12 @@ def _recalled(
     source: ChatInput | TextInput, model: ServedModel, allow_special: bool, content: Content | None, length: int | None = None
 ) -> Prompt:
     key, prompt = _recall(source, model, allow_special, content)
-    return _kept(key, _prepare(source, model, allow_special, length), model) if prompt is None else prompt
+    if prompt is not None:
+        return prompt
+    prompt = _prepare(source, model, allow_special, length)
+    if key is not None or model.cache_meter.asks():
+        prompt = _kept(key, prompt, model)
+    return prompt
 
 
 def _recall(
@@ -80,14 +88,14 @@ def _kept(key: PromptKey | None, prompt: Prompt, model: ServedModel) -> Prompt:
 
 
 def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:
-    """Makes the prompt. `length`: the characters of the input, where they have been counted."""
-    length = characters(source) if length is None else length
-    if model.surely_too_long(length):
+    """Makes the prompt. `length`: what the input has at most in characters, where that is known."""
+    if (length is None or model.surely_too_long(length)) and model.surely_too_long(length := characters(source)):
         raise ContextExceeded(
             f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)
         )
     prompt = _encode(source, model, allow_special)
-    check_length(len(prompt.ids), model, param=_param(source))
+    if not 0 < len(prompt.ids) < (model.context_length or sys.maxsize):
+        check_length(len(prompt.ids), model, param=_param(source))
     return prompt
 
 
@@ -134,10 +142,12 @@ def _checked_ids(source: TokenInput, model: ServedModel) -> Prompt:
 
 def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
     if isinstance(source, TextInput):
-        _check_beginning(source.text, model, param="prompt")
+        if len(source.text) > BEGINNING * model.context_length > 0:
+            _check_beginning(source.text, model, param="prompt")
         return Prompt(ids=model.tokenizer.encode(source.text, add_special_tokens=source.add_special_tokens), text=source.text)
     rendered = _render(source, model)
-    _check_beginning(rendered.text, model, param="messages")
+    if len(rendered.text) > BEGINNING * model.context_length > 0:
+        _check_beginning(rendered.text, model, param="messages")
     ids = encode_rendered(model.tokenizer, rendered, allow_special=allow_special)
     thinking = bool(model.reasoning_parser) and opens_thinking(rendered.text, model.reasoning_parser)
     return Prompt(ids=ids, text=rendered.text, thinking=thinking)
@@ -146,7 +156,7 @@ def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bo
 def _check_beginning(text: str, model: ServedModel, *, param: str) -> None:
     """Refuses a text whose beginning alone is far over the context: cutting it changes the tokens at the cut, never half of all."""
     limit = model.context_length
-    if limit and len(text) > BEGINNING * limit and (tokens := len(model.tokenizer.encode(text[: BEGINNING * limit]))) > 2 * limit:
+    if (tokens := len(model.tokenizer.encode(text[: BEGINNING * limit]))) > 2 * limit:
         raise ContextExceeded(f"this model's maximum context length is {limit} tokens; the prompt has more than {tokens}", param=param)
 
 

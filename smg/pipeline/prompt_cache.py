@@ -47,16 +47,20 @@ class CacheMeter:
         self._meter = meter
         self._pieces: dict[int, CacheCounts] = {}
         self._prompts = 0
+        self._looked_up = [meter.counter(METRIC, labels).add if meter else _uncounted for labels in (L0_MISS, L0_HIT)]
 
     def request(self, *, hit: bool) -> None:
         """A request was looked up in L0."""
-        if self._meter is not None:
-            self._meter.add(METRIC, L0_HIT if hit else L0_MISS)
+        self._looked_up[hit](1)
+
+    def asks(self) -> bool:
+        """A prompt was encoded; true now and then, when `pieces` is to be called."""
+        self._prompts += 1
+        return self._prompts % ASK_PROMPTS == 1
 
     def pieces(self, model: int, counts_of: Callable[[], CacheCounts | None]) -> None:
-        """A prompt was encoded; now and then it is asked how the L1 of its model stands, which costs more than a short prompt."""
-        self._prompts += 1
-        if self._meter is None or self._prompts % ASK_PROMPTS != 1 or (counts := counts_of()) is None:
+        """Asks how the L1 of a model stands, which costs more than a short prompt."""
+        if self._meter is None or (counts := counts_of()) is None:
             return
         before = self._pieces.get(model)
         self._pieces[model] = counts
@@ -64,6 +68,10 @@ class CacheMeter:
             self._meter.add(METRIC, L1_HIT, hits)
         if misses := counts.misses - (before.misses if before else 0):
             self._meter.add(METRIC, L1_MISS, misses)
+
+
+def _uncounted(amount: int) -> None:
+    """There is nobody who counts."""
 
 
 class PromptCache:

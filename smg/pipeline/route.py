@@ -40,10 +40,10 @@ class Router:
     def route(
         self,
         model: str,
+        avoid: frozenset[int] = frozenset(),
         *,
         prompt_ids: list[int],
         routing: Routing,
-        avoid: frozenset[int],
         role: Role = "regular",
         runtime: str = "",
         text: str = "",
@@ -73,10 +73,10 @@ class Router:
         if self._config.dp_minimum_tokens_scheduler:
             chosen = _least_rank(best, candidates)
         cached = policy.cached_tokens if chosen is best else 0
-        taken = self._taken(model, chosen, tokens=max(0, request.size - cached))
+        taken = self._taken(model, chosen, tokens=max(0, (len(prompt_ids) or len(text) // 4) - cached))
         if taken is None:  # it was removed meanwhile, or others probe it
-            return self.route(model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role=role, runtime=runtime, text=text)
-        self.rank = policy.rank
+            return self.route(model, avoid, prompt_ids=prompt_ids, routing=routing, role=role, runtime=runtime, text=text)
+        self.rank = taken[1].rank = policy.rank
         return self._counted(named, taken)
 
     @staticmethod
@@ -87,8 +87,8 @@ class Router:
 
     def _taken(self, model: str, chosen: Candidate, *, tokens: int) -> tuple[EngineRecord, Lease] | None:
         """Gives a candidate's record and the lease there; None when it is none any more."""
-        record = next((record for record in self._view.engines(model) if record.slot == chosen.slot), None)
-        if record is None or (chosen.probe and not self._view.take_probe(chosen.slot)):
+        record = self._view.record(chosen.slot)
+        if record is None or record.model != model or (chosen.probe and not self._view.take_probe(chosen.slot)):
             return None
         return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
 

@@ -19,7 +19,13 @@ class RoundRobin(Policy):
         self._last = os.getpid() % 97  # a slot number; any start will do
 
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        slots = [candidate.slot for candidate in candidates]
-        after = [slot for slot in slots if slot > self._last]
-        self._last = min(after or slots)
-        return slots.index(self._last)
+        after = first = -1
+        for index, candidate in enumerate(candidates):
+            slot = candidate.slot
+            if first < 0 or slot < candidates[first].slot:
+                first = index
+            if slot > self._last and (after < 0 or slot < candidates[after].slot):
+                after = index
+        chosen = after if after >= 0 else first
+        self._last = candidates[chosen].slot
+        return chosen

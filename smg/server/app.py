@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from smg.api.base import Services
 from smg.api.routes import RouteTable
 from smg.middleware import Cors, Gate, load_keys
+from smg.pipeline.deadlines import Deadlines
 from smg.server.exchange import Exchange
 
 __all__ = ["App", "Observer"]
@@ -41,6 +42,7 @@ class App:
         self.gate = gate
         self.observer: Observer = observer or NoObserver()
         self.inflight = 0
+        self.looks = Deadlines()
         self._idle = asyncio.Event()
         self._idle.set()
 

@@ -1,7 +1,8 @@
 """One request and its response, from the first header to the last byte. Made by `smg.server.app`, one a request.
 
 Everything runs in the request's own task: a client that leaves, or a deadline that passes, cancels that task, which closes the handler and
-whatever it had open. All that depends on time hangs on one timer, whose first tick most short requests do not live to see.
+whatever it had open. All that depends on time hangs on one timer; most short requests do not live to see its first tick, which is why that
+one is shared by all.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
 from smg.errors import ClientGone, EngineTimeout, InvalidValue, Preempted, SmgError
 from smg.middleware import Gate, Permit, choose_request_id, read_body
+from smg.server.front import Responder
 from smg.server.transport import Outlet, cut_unfinished, send_reply
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger(__name__)
 
-# Most requests that can be short are over by then, and are spared the watch.
+# Most requests that can be short are over by then, and are spared the watch: so who only shuts its sending side still gets its answer.
 WATCH_AFTER_S = 0.02
 # A stream's head is held back for this long at most, so that an early error can still have its own status.
 HEAD_AFTER_S = 1.0
@@ -51,6 +53,8 @@ class Exchange:
         self._request_id, self._own_id = choose_request_id(scope.headers, config.request_id_headers, prefix="req-")
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._first_look = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Future[None] | None = None
         self._cancelled_by: SmgError | None = None
         self._outlet: Outlet | None = None
@@ -62,8 +66,12 @@ class Exchange:
     async def run(self) -> None:
         """Answers the request, whatever happens."""
         self._task = asyncio.current_task(self._loop)
-        self._timer = self._loop.call_later(min(WATCH_AFTER_S, self._config.request_timeout_s), self._tick)
+        self._first_look = self._app.looks.add(self, self._received_s + min(WATCH_AFTER_S, self._config.request_timeout_s))
         self._app.enter()
+        if isinstance(self._protocol, Responder):
+            self._protocol.on_leave = self._client_left
+            if self._protocol.left:
+                self._client_left()
         try:
             try:
                 reply = await self._answer()
@@ -74,7 +82,9 @@ class Exchange:
             else:
                 self._send(reply)
         finally:
-            self._timer.cancel()
+            self._app.looks.discard(self, self._first_look)
+            if self._timer is not None:
+                self._timer.cancel()
             if self._permit is not None:
                 self._permit.close()
             if self._watcher is not None:
@@ -88,13 +98,16 @@ class Exchange:
         path: str = self._scope.path
         if self.method == "OPTIONS":
             return self._options(path)
+        headers = self._scope.headers
         route, params = self._app.routes.find(self.method, path)
-        self._enter(route)
-        authorized = "" if route.public else self._app.keys.check(self._scope.headers, managing=route.managing)
+        self.template, self._surface, self._form = route.path, route.surface, route.form
+        if self._own_id:
+            self._request_id = route.id_prefix + self._request_id.removeprefix("req-")
+        authorized = "" if route.public else self._app.keys.check(headers, managing=route.managing)
         http = Request(
             method=self.method,
             path=path,
-            headers=self._scope.headers,
+            headers=headers,
             request_id=self._request_id,
             received_s=self._received_s,
             read=self._body,
@@ -120,13 +133,6 @@ class Exchange:
         """Ends the request for one of a higher class, before it has answered anything."""
         self._leave(Preempted("a request of a higher class has taken the place of this one", retry_after_s=1))
 
-    def _enter(self, route: Route) -> None:
-        self.template = route.path
-        self._surface = route.surface
-        self._form = route.form
-        if self._own_id:
-            self._request_id = route.id_prefix + self._request_id.removeprefix("req-")
-
     async def _options(self, path: str) -> Reply:
         methods = ", ".join(self._app.routes.methods(path))
         return Reply(status=204, headers=(("allow", methods), *self._app.cors.preflight(self._scope.headers, methods=methods)))
@@ -135,7 +141,8 @@ class Exchange:
         return read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes, form=self._form)
 
     def _headers(self, headers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-        return [*headers, ("x-request-id", self._request_id), *self._app.cors.headers(self._scope.headers)]
+        own = [*headers, ("x-request-id", self._request_id)]
+        return own + self._app.cors.headers(self._scope.headers) if self._app.cors.origins else own
 
     def _send(self, reply: Reply) -> None:
         self.status = reply.status
@@ -148,9 +155,9 @@ class Exchange:
         self.status = reply.status
         outlet = self._outlet = Outlet(self._protocol, reply=reply, headers=self._headers)
         self._quiet_since_s = self._looked_s = self._loop.time()
-        if self._watcher is not None:  # else the first tick is still to come
+        if self._timer is not None:  # else the first look is still to come
             self._timer.cancel()
-            self._tick()
+            self.expire()
         try:
             outlet.finish(await reply.pump(outlet))
             self.status = outlet.status
@@ -159,19 +166,19 @@ class Exchange:
         finally:
             outlet.close()
 
-    def _tick(self) -> None:
+    def expire(self) -> None:
         """The one timer of a request: watches for the client's leaving, ends the request at its deadline, fills the silence of a stream."""
         now = self._loop.time()
-        if self._watcher is None:
+        if self._watcher is None and not isinstance(self._protocol, Responder):  # which tells it by itself
             self._watcher = asyncio.ensure_future(self._protocol.client_disconnect())
-            self._watcher.add_done_callback(self._client_left)
+            self._watcher.add_done_callback(self._watched)
         wait = self._received_s + self._config.request_timeout_s - time.monotonic()
         if wait <= 0:
             self._leave(EngineTimeout("the request took too long"))
             return
         if self._outlet is not None:
             wait = min(wait, self._beat(self._outlet, now))
-        self._timer = self._loop.call_later(wait, self._tick)
+        self._timer = self._loop.call_later(wait, self.expire)
 
     def _beat(self, outlet: Outlet, now: float) -> float:
         """Fills the silence of a stream: the head after a moment, later a comment. Gives the seconds until the next look.
@@ -201,9 +208,16 @@ class Exchange:
             if not outlet.comments or not outlet(stream_error(error, surface=self._surface)):
                 cut_unfinished(self._protocol)
 
-    def _client_left(self, watcher: "asyncio.Future[None]") -> None:
+    def _watched(self, watcher: "asyncio.Future[None]") -> None:
         if not watcher.cancelled():
-            self._leave(ClientGone("the client left"))
+            self._client_left()
+
+    def _client_left(self) -> None:
+        reason, wait = ClientGone("the client left"), self._received_s + WATCH_AFTER_S - time.monotonic()
+        if wait > 0:
+            self._loop.call_later(wait, self._leave, reason)
+        else:
+            self._leave(reason)
 
     def _leave(self, reason: SmgError) -> None:
         if self._cancelled_by is None and self._task is not None:

@@ -165,16 +165,24 @@ class CompiledTemplate:
         self._root = namespace["root"]
         self._blocks = namespace["blocks"]
 
-    def render(self, variables: Mapping[str, Any], *, now: datetime | None = None, seconds: float = guard.RENDER_SECONDS) -> str:
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        *,
+        now: datetime | None = None,
+        seconds: float = guard.RENDER_SECONDS,
+        budget: guard.Budget | None = None,
+    ) -> str:
         """Gives the prompt. TemplateRefused with the template's own words when it raises, is broken, or spends more than it may.
 
-        A budget that the thread has entered is used; else there is one of `seconds` for this render.
+        A budget that the thread has entered is used, which who has it may give; else there is one of `seconds` for this render.
         """
         known = Variables(ENVIRONMENT.globals)
         if "strftime_now" in self.names:
             known["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
         known.update(variables)
-        budget = guard.current()
+        if budget is None:
+            budget = guard.current()
         if budget is not None:
             return self._rendered(known, budget)
         with guard.Budget(seconds) as budget:

@@ -78,10 +78,10 @@ class ChatTemplate:
         kwargs = chat.template_kwargs
         if kwargs and (clash := RESERVED.intersection(kwargs)):
             raise InvalidValue(f"chat_template_kwargs cannot set {', '.join(sorted(clash))}", param="chat_template_kwargs")
-        with Budget():  # one for all renders, repairs and searches of this request
-            return self._render(chat, now or datetime.now())  # one time for all of them, too
+        with Budget() as budget:  # one for all renders, repairs and searches of this request
+            return self._render(chat, now or datetime.now(), budget)  # one time for all of them, too
 
-    def _render(self, chat: ChatInput, now: datetime) -> Rendered:
+    def _render(self, chat: ChatInput, now: datetime, budget: Budget) -> Rendered:
         template = self._chosen(chat)
         sources = Sources(
             messages=prepared(chat.messages, formats=template.formats),
@@ -89,11 +89,11 @@ class ChatTemplate:
             documents=list(chat.documents) or None,
             kwargs=chat.template_kwargs,
         )
-        text, sources = self._repaired(template.compiled, sources, chat, now)
+        text, sources = self._repaired(template.compiled, sources, chat, now, budget)
 
         def again(other: Sources) -> str | None:
             try:
-                return self._text(template.compiled, other, chat, now)
+                return self._text(template.compiled, other, chat, now, budget)
             except (TemplateRefused, InvalidValue):
                 return None
 
@@ -109,7 +109,9 @@ class ChatTemplate:
         )
         return self._text(self._chosen(chat).compiled, sources, chat, now or datetime.now())
 
-    def _repaired(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime) -> tuple[str, Sources]:
+    def _repaired(
+        self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime, budget: Budget
+    ) -> tuple[str, Sources]:
         """Renders the messages as they are; a refusal, or a developer message that the template drops, is mended as far as REPAIRS can."""
         refusal: TemplateRefused | None = None
         best: tuple[str, Sources] | None = None
@@ -120,7 +122,7 @@ class ChatTemplate:
             if repair:
                 sources = structs.replace(sources, messages=mended)
             try:
-                text = self._text(template, sources, chat, now)
+                text = self._text(template, sources, chat, now, budget)
             except TemplateRefused as error:
                 refusal = refusal or error
                 continue
@@ -131,7 +133,7 @@ class ChatTemplate:
             return best
         raise refusal or TemplateRefused("the chat template cannot render these messages", param="messages")
 
-    def _text(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime) -> str:
+    def _text(self, template: CompiledTemplate, sources: Sources, chat: ChatInput, now: datetime, budget: Budget | None = None) -> str:
         messages, mark = (sources.messages, "") if not chat.continue_final_message else with_prefill_mark(sources.messages)
         variables: dict[str, Any] = {
             **self._specials,
@@ -143,7 +145,7 @@ class ChatTemplate:
         if sources.kwargs:
             variables.update(_thinking_switches(sources.kwargs, template.names))
             variables.update(sources.kwargs)
-        text = template.render(variables, now=now)
+        text = template.render(variables, now=now, budget=budget)
         return cut_at_prefill(text, mark) if mark else text
 
     def _chosen(self, chat: ChatInput) -> _Template:
@@ -187,7 +189,10 @@ class ChatTemplate:
 
 def _loses_developer(messages: list[JsonObject], text: str) -> bool:
     """Many templates skip roles that they do not know; instructions must not vanish without a word."""
-    return any(text_of(message).strip() not in text for message in messages if message.get("role") == "developer")
+    for message in messages:  # noqa: SIM110  # a generator costs more than the search
+        if message.get("role") == "developer" and text_of(message).strip() not in text:
+            return True
+    return False
 
 
 def _thinking_switches(kwargs: JsonObject, names: frozenset[str]) -> JsonObject:

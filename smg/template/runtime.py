@@ -34,7 +34,7 @@ class RenderContext(Context):
         self.exported_vars = set()
         self.name = None
         self.globals_keys = set()
-        self.blocks = {name: [block] for name, block in blocks.items()}
+        self.blocks = {name: [block] for name, block in blocks.items()} if blocks else {}
         self.budget = budget
 
 

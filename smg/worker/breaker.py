@@ -113,6 +113,8 @@ class Breaker:
 
     def succeed(self, slot: int, *, epoch: int, probe: bool = False) -> None:
         """A request went well. Costs one load where there was no failure."""
+        if not (self._enabled and self._shm.breaker(slot) & TROUBLE):
+            return
 
         def better(at: Condition, now: int) -> Condition | None:
             if at.state == CLOSED:
@@ -123,8 +125,7 @@ class Breaker:
                 return structs.replace(at, state=CLOSED, count=0, probes=0, since_ms=now)
             return structs.replace(at, count=at.count + 1, probes=max(0, at.probes - 1))
 
-        if self._enabled and self._shm.breaker(slot) & TROUBLE:
-            self._change(slot, epoch, better)
+        self._change(slot, epoch, better)
 
     def fail(self, slot: int, *, epoch: int, probe: bool = False) -> None:
         """The engine failed a request."""

@@ -56,11 +56,11 @@ class EnginePool:
 
     async def get(self, record: EngineRecord) -> Engine:
         """Gives the started driver of an engine. Raises what its `start` raises; the next call tries again."""
-        key = key_of(record)
-        if key not in self._drivers:
+        key = (record.base_url or record.url, record.runtime, record.api_key)  # `key_of`, at each request
+        task = self._drivers.get(key)
+        if task is None:
             self._records[key] = [record]
-            self._drivers[key] = asyncio.get_running_loop().create_task(self._start(record))
-        task = self._drivers[key]
+            task = self._drivers[key] = asyncio.get_running_loop().create_task(self._start(record))
         if task.done() and not task.cancelled() and task.exception() is None:
             return task.result()
         try:

@@ -29,13 +29,14 @@ STALE_MS = 30_000
 class Lease:
     """One request counted at one engine, from `WorkerView.acquire` until `release`; `succeed` or `fail` tells its end to the breaker.
 
-    Calls may come again. With `probe`, the breaker waits for the request: the first token is enough of an answer.
+    Calls may come again. With `probe`, the breaker waits for the request: the first token is enough of an answer. `rank`: which of the
+    engine's data-parallel ranks should have it, -1 when that is for the engine to choose.
     """
 
-    __slots__ = ("_breaker", "_epoch", "_row", "_shm", "_slot", "_tokens", "probe")
+    __slots__ = ("_breaker", "_epoch", "_row", "_shm", "_slot", "_tokens", "probe", "rank")
 
     def __init__(self, view: "WorkerView", *, slot: int, epoch: int, tokens: int, probe: bool) -> None:
-        self._breaker, self.probe = view.breaker, probe
+        self._breaker, self.probe, self.rank = view.breaker, probe, -1
         self._shm: Shm | None = view.shm
         self._row, self._slot, self._epoch, self._tokens = view.row, slot, epoch, tokens
         view.shm.acquire(view.row, slot, epoch, tokens)
@@ -97,7 +98,8 @@ class Group:
 class WorkerView:
     """Used from one event loop. `row` is the process's own row in shared memory; `wake_fd`, an eventfd, wakes the control process.
 
-    `stale_ms`: age at which what an engine reports of its load says nothing any more.
+    `stale_ms`: age at which what an engine reports of its load says nothing any more. `generation`: that of the registry which was read
+    last, -1 = none yet.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class WorkerView:
         self._stale_ms = stale_ms
         self._folder = folder
         self._wake_fd = wake_fd
-        self._generation = -1
+        self.generation = -1
         self._groups: dict[tuple[str, Role], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
         self._records: dict[int, EngineRecord] = {}
@@ -125,14 +127,10 @@ class WorkerView:
         self._departed: Mapping[str, tuple[tuple[str, ...], float]] = {}
         self._listeners: list[Callable[[list[EngineRecord]], None]] = []
 
-    @property
-    def generation(self) -> int:
-        """The registry's generation that was read last, -1 = none yet."""
-        return self._generation
-
     def models(self) -> Mapping[str, list[EngineRecord]]:
         """Gives the engines of every model that is registered, whatever their state."""
-        self.refresh()
+        if self.shm.generation() != self.generation:  # here and below: each request looks several times, and mostly nothing has changed
+            self.refresh()
         return self._models
 
     def departed(self, name: str) -> bool:
@@ -141,8 +139,15 @@ class WorkerView:
 
     def relayed(self) -> frozenset[str]:
         """Gives the models whose engines are asked over HTTP: a model that has engines of both kinds is served by those over gRPC."""
-        self.refresh()
+        if self.shm.generation() != self.generation:
+            self.refresh()
         return self._relayed
+
+    def record(self, slot: int) -> EngineRecord | None:
+        """Gives the engine of a slot; None when it has none."""
+        if self.shm.generation() != self.generation:
+            self.refresh()
+        return self._records.get(slot)
 
     def engines(self, model: str) -> list[EngineRecord]:
         """Gives the engines of a model, whatever their state."""
@@ -154,7 +159,8 @@ class WorkerView:
 
     def is_paired(self, model: str) -> bool:
         """True when prefill and decode of a model are computed by different engines, be they ready or not."""
-        self.refresh()
+        if self.shm.generation() != self.generation:
+            self.refresh()
         return model in self._paired
 
     def lost(self) -> frozenset[str]:
@@ -163,7 +169,8 @@ class WorkerView:
 
     def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
         """Gives the engines of a model and role that may have a request, with what is under way there."""
-        self.refresh()
+        if self.shm.generation() != self.generation:
+            self.refresh()
         group = self._groups.get((model, role))
         if group is None:
             return []
@@ -210,11 +217,11 @@ class WorkerView:
     def refresh(self) -> bool:
         """Reads the registry again if it has changed; True when it had."""
         generation = self.shm.generation()
-        if generation == self._generation:
+        if generation == self.generation:
             return False
         snapshot = read_snapshot(self._folder)
         records = snapshot.engines
-        self._generation = generation
+        self.generation = generation
         self._departed = snapshot.departed
         self._records = {record.slot: record for record in records}
         groups: dict[tuple[str, Role], Group] = {}

@@ -53,12 +53,12 @@ class FakePipeline:
             async for step in batches:
                 take(step)
 
-    async def stream(self, job: Job, *, renderer, write: Callable[[bytes], bool]) -> bytes:
+    async def stream(self, job: Job, write: Callable[[bytes], bool], *, renderer) -> bytes:
         async with aclosing(self.run(job)) as batches:
             async for step in batches:
                 if (chunk := renderer.feed(step)) and not write(chunk):
                     raise ClientGone("gone")
-        return b""
+        return renderer.end()
 
     async def prompt(self, model: str, source: ChatInput | TextInput | TokenInput) -> SimpleNamespace:
         text = source.text if isinstance(source, TextInput) else repr(source)

@@ -9,6 +9,7 @@ import pytest
 from smg.api.openai.answer import Head
 from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_switches import Switches
+from smg.api.sse import DONE
 from smg.config import Config
 from smg.errors import ClientGone, EngineTimeout, EngineUnavailable, SmgError
 from smg.tokenizer import load_tokenizer
@@ -50,7 +51,7 @@ async def whole(engines: Fleet, job: Job) -> list[Event]:
 
 def said(answer: bytes) -> str:
     """Joins the content of one choice."""
-    chunks = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in answer.split(b"\n\n") if line]
+    chunks = [msgspec.json.decode(line.removeprefix(b"data: ")) for line in answer.removesuffix(DONE).split(b"\n\n") if line]
     return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
 
 

@@ -4,10 +4,9 @@ import asyncio
 from contextlib import aclosing
 from functools import partial
 
-from smg.api.base import Reply, Request, Services, StreamReply, Write
+from smg.api.base import Pump, Reply, Request, Services, StreamReply, Write
 from smg.api.decode import parsed
 from smg.api.openai.answer import answer_id, open_head
-from smg.api.openai.chat_request import Settings
 from smg.api.openai.chat_stream import ChatStream
 from smg.api.openai.chat_whole import ChatWhole
 from smg.api.openai.validate import HEADER, OutputCheck, output_check
@@ -22,9 +21,7 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     answer = answer_id(http, "chatcmpl-")
     timeout_s = services.config.server.request_timeout_s
 
-    def read(body: bytes) -> tuple[Settings, Job]:
-        return services.chats.read(body, http, answer=answer, timeout_s=timeout_s)
-
+    read = partial(services.chats.read, http=http, answer=answer, timeout_s=timeout_s)
     settings, job = await parsed(await http.body(), read)
     kind = "chat.completion.chunk" if job.stream else "chat.completion"
     head = open_head(job.model, services, answer=answer, kind=kind)
@@ -32,7 +29,10 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
     check = await output_check(job, asked=asked) if asked else None
     if job.stream:
         stream = ChatStream(head, settings.switches)
-        pump = partial(_stream, job, services, stream) if check is None else partial(_stream_checked, job, services, stream, check)
+        if check is None:
+            pump: Pump = partial(services.pipeline.stream, job, renderer=stream)
+        else:
+            pump = partial(_stream_checked, job, services, stream, check)
         return StreamReply(pump=pump, surface="openai")
     whole = ChatWhole(head, settings.switches)
     if check is None:
@@ -42,10 +42,6 @@ async def chat_completions(http: Request, services: Services) -> Reply | StreamR
             async for events in batches:
                 whole.feed(events)
     return Reply(body=await asyncio.to_thread(whole.body) if whole.is_large else whole.body())
-
-
-async def _stream(job: Job, services: Services, stream: ChatStream, write: Write) -> bytes:
-    return await services.pipeline.stream(job, renderer=stream, write=write) + stream.end()
 
 
 async def _stream_checked(job: Job, services: Services, stream: ChatStream, check: OutputCheck, write: Write) -> bytes:

@@ -32,6 +32,7 @@ __all__ = ["ChatReader", "Settings", "parse", "settings_of", "template_input", "
 DECODER = msgspec.json.Decoder(ChatRequest)
 
 MAX_EFFORT_CHARACTERS = 32
+ONLY_OBJECTS = {dict}
 # Bytes of remembered settings: in all, and of one client's. As objects they take up to twenty times that.
 REMEMBERED_BYTES = 1 << 21
 LONGEST_BYTES = 1 << 18
@@ -92,7 +93,7 @@ class ChatReader:
             messages = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError):
             return data, None
-        if type(messages) is not list or not all(type(message) is dict for message in messages):
+        if type(messages) is not list or {*map(type, messages)} != ONLY_OBJECTS:
             return data, None
         check_depth(messages, body=body, at="the body")
         checked = checked_messages(messages)
@@ -173,10 +174,11 @@ def to_job(
 ) -> Job:
     """Gives the neutral job. Raises InvalidValue for names that are not valid."""
     known = settings.job
+    assert isinstance(known.input, ChatInput)
     return structs.replace(
         known,
         request_id=job_id(names.rid, names.request_id, http=http, answer=answer),
-        input=structs.replace(cast(ChatInput, known.input), messages=messages),
+        input=structs.replace(known.input, messages=messages),
         routing=routing(http, user=names.user, priority=known.routing.priority),
         deadline_s=deadline(http, timeout_s=timeout_s),
         content=content,

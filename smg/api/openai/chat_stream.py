@@ -39,7 +39,9 @@ class ChatStream:
 
     def usage(self, usage: Usage) -> bytes:
         """Gives the chunk with the usage; empty when it was not asked for."""
-        return self._usage_chunk(usage)
+        if not self._switches.usage:
+            return b""
+        return self._prefix + b',"choices":[],"usage":%b}\n\n' % encode(usage_fields(usage))
 
     def end(self) -> bytes:
         """Gives what closes a stream that went well."""
@@ -67,7 +69,7 @@ class ChatStream:
             case Finished():
                 return self._finish(event)
             case Usage():
-                return self._usage_chunk(event)
+                return self.usage(event)
             case _:
                 return b""
 
@@ -88,8 +90,3 @@ class ChatStream:
         matched = b"" if event.matched_stop is None else b',"matched_stop":' + encode(event.matched_stop)
         body = b',"choices":[{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b%b}]' % (event.choice, encode(reason), matched)
         return self._prefix + body + self._tail
-
-    def _usage_chunk(self, usage: Usage) -> bytes:
-        if not self._switches.usage:
-            return b""
-        return self._prefix + b',"choices":[],"usage":%b}\n\n' % encode(usage_fields(usage))

@@ -1,7 +1,5 @@
 """Checks a client's messages. They stay as they are: the template sees the client's own objects. Called by chat.py and tokenize.py."""
 
-from typing import cast
-
 import msgspec
 
 from smg.api.decode import convert
@@ -32,18 +30,16 @@ def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...
         raise InvalidValue("messages must not be empty", param="messages")
     if len(messages) > MAX_MESSAGES:
         raise InvalidValue(f"messages may have at most {MAX_MESSAGES} entries, not {len(messages)}", param="messages")
-    odd = [i for i, message in enumerate(messages) if not _is_plain(message)]
+    odd = []
+    for i, message in enumerate(messages):  # a role and a text and nothing else: most messages, and nothing in them needs a look
+        if len(message) != 2 or type(message.get("content")) is not str or message.get("role") not in PLAIN:
+            odd.append(i)
     if odd:
         for i in odd:
             _check_names(messages[i], at=f"messages[{i}]")
         for i, typed in zip(odd, _typed(messages, odd), strict=True):
             _check_message(typed, at=f"messages[{i}]")
-    return cast(tuple[JsonObject, ...], tuple(messages))
-
-
-def _is_plain(message: dict[str, object]) -> bool:
-    """True for a role and a text and nothing else: most messages, and nothing in them needs a look."""
-    return len(message) == 2 and type(message.get("content")) is str and message.get("role") in PLAIN
+    return tuple(messages)  # type: ignore[arg-type]  # JSON, as it was decoded
 
 
 def _typed(messages: list[dict[str, object]], odd: list[int]) -> list[Message]:

@@ -158,9 +158,9 @@ class RequestReader:
         headers = Headers([known.get(line) or self._learn(line) for line in lines])
         self._check_target(method, target)
         self._check_headers(headers, version)
-        if "transfer-encoding" in headers.first:
+        if "transfer-encoding" in headers:
             self._phase, self._overhead = IN_CHUNKS, 0
-        elif length := int(headers.first.get("content-length") or 0):
+        elif length := int(headers.get("content-length") or 0):
             self._phase, self._left = IN_LENGTH, length
         scope = Scope(method=method, target=target, headers=headers, http_version=version, peer=self._peer)
         keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
@@ -203,15 +203,14 @@ class RequestReader:
         """Refuses what llhttp lets pass and HTTP does not."""
         if headers.repeated and any(len(headers.get_all(name)) > 1 for name in SINGLE):
             raise Refused(400, "a header that must be unique occurs twice")
-        first = headers.first
-        if version == "1.1" and "host" not in first:
+        if version == "1.1" and "host" not in headers:
             raise Refused(400, "the Host header is missing")
-        coding = first.get("transfer-encoding")
+        coding = headers.get("transfer-encoding")
         if coding is not None and version == "1.0":
             raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
         if coding is not None and coding.lower() != "chunked":
             raise Refused(501, "the only transfer coding is chunked")
-        if "expect" in first and first["expect"].lower() != "100-continue":
+        if "expect" in headers and headers["expect"].lower() != "100-continue":
             raise Refused(417, "the only expectation is 100-continue")
 
 

@@ -4,7 +4,7 @@ Made by `connection.py` with each request. The first response wins; later ones a
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from smg.errors import ClientGone, SmgError
@@ -50,20 +50,24 @@ class Channel(Link, Protocol):
 
 
 class Responder:
-    """`keep_alive` is what the client asked for; `task` is the application's, kept by the front."""
+    """`keep_alive` is what the client asked for; `task` is the application's, kept by the front.
+
+    `on_leave` is called when the client leaves; `left`: it has.
+    """
 
     def __init__(self, channel: Channel, scope: Scope, *, keep_alive: bool, loop: asyncio.AbstractEventLoop) -> None:
         self.body = Body(on_read=channel.body_read)
         self.task: asyncio.Task[None] | None = None
         self.begun = False
+        self.left = False
+        self.on_leave: Callable[[], object] | None = None
         self._channel: Channel | None = channel
         self._loop = loop
         self._keep_alive = keep_alive
         self._old = scope.http_version == "1.0"
         self._silent = scope.method == "HEAD"
-        self._expects = not self._old and "expect" in scope.headers.first
+        self._expects = not self._old and "expect" in scope.headers
         self._chunked = False
-        self._left = False
         self._watchers: list[asyncio.Future[None]] = []
 
     def __call__(self) -> Awaitable[bytes]:
@@ -89,7 +93,7 @@ class Responder:
     def client_disconnect(self) -> asyncio.Future[None]:
         """Gives a future that is done once the client has left."""
         watcher: asyncio.Future[None] = self._loop.create_future()
-        if self._left:
+        if self.left:
             watcher.set_result(None)
         else:
             self._watchers.append(watcher)
@@ -161,8 +165,10 @@ class Responder:
 
     def leave(self) -> None:
         """The client has left: nothing more of the body will come, and whoever asked for it is told."""
-        self._left = True
+        self.left = True
         self.body.fail(ClientGone("the body broke off"))
+        if self.on_leave is not None:
+            self.on_leave()
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():

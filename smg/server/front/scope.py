@@ -1,6 +1,5 @@
 """A request as the application sees it: granian's RSGI scope and headers, made by `reader.py` once the head is complete."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -15,60 +14,50 @@ class Peer(NamedTuple):
     scheme: str
 
 
-class Headers:
-    """Request headers in the order they came, names in lower case. A mapping as granian's: the first value of a name is its value."""
+class Headers(dict[str, str]):
+    """Request headers by lower-case name; of a name that came several times, the first value. Made from pairs in the order they came.
 
-    __slots__ = ("_items", "first")
+    What granian's mapping has besides (every value of a name, and pairs with repeated names) is told by `get_all` and `items`.
+    """
+
+    __slots__ = ("_all",)
 
     def __init__(self, items: list[tuple[str, str]]) -> None:
-        """Takes pairs with lower-case names. `first` has the first value of each name."""
-        self._items = items
-        self.first = dict(items)
-        if len(self.first) != len(items):
-            self.first = dict(items[::-1])
+        """Takes pairs with lower-case names."""
+        super().__init__(items)
+        self._all = items
+        if len(self) != len(items):
+            self.update(items[::-1])
 
     @property
     def repeated(self) -> bool:
         """True when a name occurs more than once."""
-        return len(self.first) != len(self._items)
-
-    def get(self, key: str, default: str | None = None, /) -> str | None:
-        """Gives the first value of a header."""
-        return self.first.get(key, default)
+        return len(self) != len(self._all)
 
     def get_all(self, key: str) -> list[str]:
         """Gives every value of a header."""
-        return [value for name, value in self._items if name == key]
+        return [value for name, value in self._all if name == key]
 
-    def items(self) -> list[tuple[str, str]]:
+    def items(self) -> list[tuple[str, str]]:  # type: ignore[override]  # as granian's
         """Gives all pairs, repeated names too."""
-        return list(self._items)
+        return list(self._all)
 
-    def keys(self) -> list[str]:
+    def keys(self) -> list[str]:  # type: ignore[override]  # as granian's
         """Gives the names."""
-        return [name for name, _ in self._items]
+        return [name for name, _ in self._all]
 
-    def values(self) -> list[str]:
+    def values(self) -> list[str]:  # type: ignore[override]  # as granian's
         """Gives the values, in the order of `keys`."""
-        return [value for _, value in self._items]
-
-    def __getitem__(self, key: str) -> str:
-        return self.first[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.first
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self._items)
+        return [value for _, value in self._all]
 
 
 class Scope:
-    """One request's head. `target` is in origin, absolute or asterisk form (RFC 9112, 3.2); the path is percent-decoded."""
+    """One request's head. `client` is the other end's address.
 
-    __slots__ = ("_peer", "authority", "headers", "http_version", "method", "path", "query_string")
+    `target` is in origin, absolute or asterisk form (RFC 9112, 3.2); the path is percent-decoded.
+    """
+
+    __slots__ = ("_peer", "authority", "client", "headers", "http_version", "method", "path", "query_string")
 
     proto = "http"
     rsgi_version = "1.6"
@@ -79,17 +68,13 @@ class Scope:
         self.http_version = http_version
         self.authority: str | None = None
         self._peer = peer
+        self.client = peer.client
         if not target.startswith("/"):
             target = self._split_authority(target)
         if "#" in target:
             target = target.partition("#")[0]
         path, _, self.query_string = target.partition("?")
         self.path = unquote(path) if "%" in path else path
-
-    @property
-    def client(self) -> str:
-        """The other end's address."""
-        return self._peer.client
 
     @property
     def server(self) -> str:

@@ -1,0 +1,13 @@
+from collections.abc import Sequence
+
+from smg_ext.shm import Shm
+
+__all__ = ["Counter", "Histogram"]
+
+class Counter:
+    def __new__(cls, shm: Shm, row: int, key: bytes) -> Counter: ...
+    def add(self, amount: int = 1) -> None: ...
+
+class Histogram:
+    def __new__(cls, shm: Shm, row: int, key: bytes, bounds: Sequence[float]) -> Histogram: ...
+    def observe(self, seconds: float) -> None: ...
