@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from smg.config.tree import Engines, Health
+from smg.config.tree import Engines, Health, Server
 from smg.engine import Load, ServerInfo
 from smg.errors import InvalidValue
 from smg.obs.shm import FIRST_WORKER_ROW, LOAD_FIELDS, Shm
-from smg.worker import Edit, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
+from smg.worker import Edit, EnginePool, EngineSpec, EngineState, Fleet, HealthEdit, Registry, WorkerView, read_snapshot
 from tests.shm.memory import shared_memory
-from tests.worker.fake import Rig, until
+from tests.worker.fake import FakeEngine, Rig, until
 
 A, B = "grpc://a:1", "grpc://b:1"
 Scene = Callable[[Fleet], Awaitable[None]]
@@ -93,6 +93,49 @@ def test_requests_of_a_removed_engine_run_to_their_end(tmp_path: pathlib.Path) -
         assert state(rig, B) is EngineState.DRAINING
         lease.release()
         await until(lambda: urls(rig) == [A])
+
+    play(rig, scene)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_check_that_ends_late_does_not_bring_back_an_engine_that_drains(
+    good: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's answer has come when its check is cancelled: what is made of it comes after the drain has begun."""
+    rig = drained_rig(tmp_path)
+    rig.config = msgspec.structs.replace(rig.config, health=Health(success_threshold=1, failure_threshold=1, startup_timeout_s=0.0001))
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def late(engine: FakeEngine) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if told.is_set():
+                raise
+            told.set()
+        return good
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A))
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        view.candidates("m")
+        lease = view.acquire(0, 5)
+        monkeypatch.setattr(FakeEngine, "health", late)
+        watcher = fleet.watcher(A)
+        assert watcher is not None
+        watcher.hurry()
+        await asked.wait()
+        fleet.remove(A)
+        await told.wait()
+        ends = rig.shm.generation()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (state(rig, A), rig.shm.generation()) == (EngineState.DRAINING, ends)
+        assert view.candidates("m") == []
+        lease.release()
+        await until(lambda: urls(rig) == [])
+        assert state(rig, A) is None
 
     play(rig, scene)
 
@@ -374,5 +417,30 @@ def test_engines_that_come_and_go_leave_no_metrics_behind(tmp_path: pathlib.Path
             await until(lambda url=url: state(rig, url) is None)
         assert rig.shm.dropped() == 0
         assert not [key for key, _ in rig.shm.totals() if b"engine-" in key]
+
+    play(rig, scene)
+
+
+def test_engines_of_the_configuration_get_the_gateways_key_until_they_have_their_own(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=(A, B))
+    rig.config = msgspec.structs.replace(rig.config, server=Server(api_key=("gateways", "another")))
+
+    def keys(url: str) -> list[str | None]:
+        return [engine.options.api_key for engine in rig.started if engine.url == url]
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, A, B))
+        assert keys(A) == keys(B) == ["gateways"]
+        fleet.edit(A, Edit(api_key="its own"))
+        await until(lambda: keys(A) == ["gateways", "its own"])
+        assert keys(B) == ["gateways"]
+        view = WorkerView(rig.shm, row=2, folder=tmp_path)
+        pool = EnginePool(rig.config, open_driver=rig.open_driver)
+        for record in view.engines("m"):
+            await pool.get(record)
+        assert (keys(A)[2:], keys(B)[1:]) == (["its own"], ["gateways"]), "data workers send the same"
+        fleet.edit(A, Edit(api_key=""))
+        await until(lambda: keys(A)[3:] == ["gateways"])
+        await pool.close()
 
     play(rig, scene)

@@ -285,3 +285,24 @@ def test_the_server_must_be_one_that_the_account_s_authority_vouches_for(tmp_pat
         await server.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("silent", ["role=prefill", "role=decode", "app=engine"])
+def test_nothing_is_told_before_every_selectors_first_list(silent: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else engines of a selector that is late would be taken for gone, and drained."""
+    settings = msgspec.structs.replace(SETTINGS, prefill_selector=("role=prefill",), decode_selector=("role=decode",))
+
+    async def scene(server: FakeApiServer, heard: Heard) -> None:
+        server.fail = lambda query: 500 if query["labelSelector"] == silent else None
+        await until(lambda: heard.failures >= 3)
+        for number, labels in enumerate(({"role": "prefill"}, {"role": "decode"}, {"app": "engine"})):
+            await server.put(pod(f"p{number}", f"10.0.0.{number + 1}", labels=labels))
+        failures = heard.failures
+        await until(lambda: heard.failures >= failures + 3)
+        assert heard.specs is None
+        server.fail = lambda query: None
+        await until(lambda: heard.specs is not None)
+        await until(lambda: heard.hosts() == ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+        assert sorted(spec.role for spec in heard.specs or ()) == ["decode", "prefill", "regular"]
+
+    play(scene, tmp_path, monkeypatch, settings=settings, up=False)
