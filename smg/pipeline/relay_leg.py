@@ -69,6 +69,11 @@ class Leg(Tended):
         """True when the engine has no more work with it."""
         return self.task is None or self.task.done()
 
+    @property
+    def computed(self) -> bool:
+        """True when the engine has computed the prompt."""
+        return self._took_s is not None
+
     def start(self, engine: HttpEngine, message: HttpRequest, *, keyless: bool) -> None:
         """Asks the engine."""
         self.task = asyncio.get_running_loop().create_task(self._run(engine, message, keyless=keyless))

@@ -90,7 +90,7 @@ class RelayPair:
         runtime, request = attempt.record.runtime, self._request
         if runtime == "vllm":
             if not request.apart or request.scored or request.batch > 1:  # the decode engine computes it alone
-                return await engine.open(message, keyless=request.keyless)
+                return await self._asked(engine, message)
             return await self._one_after_the_other(engine, message, attempt)
         if runtime != "sglang":
             raise RequestError(
@@ -125,7 +125,7 @@ class RelayPair:
 
     async def _one_after_the_other(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
         leg = self._leg
-        if leg is None or self.claimed or leg.error is not None:
+        if leg is None or self.claimed or not leg.computed:
             leg = self._routed(attempt)
             attempt.blamed = leg.record.slot  # also for what ends the wait
             await self._start(leg, ONE_TOKEN | REMOTE_DECODE, too=ONE_TOKEN_TOO)
@@ -136,9 +136,8 @@ class RelayPair:
             attempt.blamed = None
         if not leg.params:
             log.warning("the prefill engine says nothing of its KV cache; the prompt is computed twice", extra={"engine": leg.record.url})
-            return await engine.open(message, keyless=self._request.keyless)
-        asked = await changed(self._request, message, {"kv_transfer_params": leg.params})
-        return await engine.open(asked, keyless=self._request.keyless, sent=self._claim)
+            return await self._asked(engine, message)
+        return await self._asked(engine, await changed(self._request, message, {"kv_transfer_params": leg.params}))
 
     async def _both_at_once(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
         leg = self._routed(attempt)
@@ -146,7 +145,7 @@ class RelayPair:
         rank = leg.record.rank
         asked = await changed(self._request, message, place if rank is None else place | {"disagg_prefill_dp_rank": b"%d" % rank})
         await self._start(leg, place)
-        opening = asyncio.get_running_loop().create_task(engine.open(asked, keyless=self._request.keyless, sent=self._claim))
+        opening = asyncio.get_running_loop().create_task(self._asked(engine, asked))
         try:
             await leg.beside(opening)
         except BaseException:
@@ -189,6 +188,9 @@ class RelayPair:
         message = await changed(self._request, await message_for(self._request, leg.record), values, too)
         leg.start(engine, message, keyless=self._request.keyless)
         self._pairs.waiting.add(leg)
+
+    async def _asked(self, engine: HttpEngine, message: HttpRequest) -> HttpCall:
+        return await engine.open(message, keyless=self._request.keyless, sent=self._claim)
 
     def _claim(self, call: HttpCall) -> None:
         self.claimed = True

@@ -64,6 +64,10 @@ class SimEngine:
         aborts: Any = self.counters()["aborts"]
         return float(aborts[-1]["at_s"])
 
+    def named_as(self, role: str) -> tuple[str, ...]:
+        """The flags by which a gateway is told of it as a part of pairs."""
+        return ("--prefill", self.url, self.status_url.rpartition(":")[2]) if role == "prefill" else ("--decode", self.url)
+
     def kill(self) -> None:
         """Ends it as a crash would."""
         self.child.kill()
@@ -143,15 +147,21 @@ class Fleet:
         flags: Sequence[str] = ("--workers", "1"),
         environment: dict[str, str] | None = None,
     ) -> Gateway:
-        """One engine for each protocol named, and a gateway in front of them, ready to serve."""
+        """One engine for each protocol named, and a gateway in front of them, ready to serve. `openai prefill` and `openai decode` are
+        parts of pairs.
+        """
         tagged = {**(environment or {}), TAG: self.tag}
         wanted = ("--status-port", "0", *sim_flags)
-        children = [Child(name, command=sim_command(protocol=name, flags=wanted), environment=tagged) for name in protocols]
+        kinds = [(name, role or "regular") for name, _, role in (protocol.partition(" ") for protocol in protocols)]
+        commands = [sim_command(protocol=name, flags=(*wanted, "--role", role)) for name, role in kinds]
+        children = [Child(name, command=command, environment=tagged) for (name, _), command in zip(kinds, commands, strict=True)]
         for child in children:
             self._stack.enter_context(child)
         engines = [SimEngine(child) for child in children]
+        whole = [engine.url for engine, (_, role) in zip(engines, kinds, strict=True) if role == "regular"]
+        apart = [engine.named_as(role) for engine, (_, role) in zip(engines, kinds, strict=True) if role != "regular"]
         port = free_port()
-        command = gateway_command(port=port, engines=[engine.url for engine in engines], flags=flags)
+        command = gateway_command(port=port, engines=whole, flags=(*flags, *(word for words in apart for word in words)))
         child = self._stack.enter_context(Child("gateway", command=command, environment=tagged))
         base_url = f"http://127.0.0.1:{port}"
         wait_http(child, url=f"{base_url}/readiness", within_s=READY_WITHIN_S)

@@ -14,6 +14,7 @@ from smg.engine import HttpRequest
 from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
+from smg.worker import EngineState
 from tests.engine.http.upstream import STREAM_HEAD, Asked, answer, chunked, upstream
 from tests.server.relaying import Relaying, config, over, relaying
 from tests.server.serving import until
@@ -169,6 +170,39 @@ def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -
             assert [len(server.asked) > 0 for server in gateway.servers] == [True] * 3
             failures = gateway.counted("smg_worker_cb_outcomes_total")
             assert not any("failure" in name and gateway.servers[2].url in name for name in failures)
+            await idle(gateway)
+
+    run(scene())
+
+
+@RUNTIMES
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_request_that_waits_at_a_lost_engine_goes_to_another(runtime: str, lost: int) -> None:
+    """A part that has said nothing yet, at an engine that does not answer checks any more."""
+
+    async def scene() -> None:
+        helped = asyncio.Event()
+
+        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer(HANDED))
+            helped.set()
+
+        async def decodes(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await helped.wait()
+            writer.write(answer())
+
+        scripts = [helps, helps, decodes, decodes]
+        scripts[lost] = hang
+        roles = tuple({"role": role} for role in ("prefill", "prefill", "decode", "decode"))
+        made = config(routing={"policy": "passthrough"})
+        async with relaying(*scripts, runtime=runtime, records=roles, made=made) as gateway:
+            asked = asyncio.ensure_future(asking(gateway))
+            await until(lambda: gateway.servers[lost].asked)
+            gateway.shm.set_engine_state(lost, EngineState.NOT_READY)
+            gateway.app.services.relay.tend()
+            assert (await asked).status_code == 200
+            assert gateway.servers[lost + 1].asked
+            await asyncio.wait_for(gateway.servers[lost].left.wait(), 5)
             await idle(gateway)
 
     run(scene())
@@ -389,7 +423,8 @@ def test_a_client_that_leaves_frees_both(runtime: str, stream: bool, leave_at: s
 @pytest.mark.parametrize("dies", ["prefill", "decode"])
 def test_an_engine_that_dies_leaves_nothing_behind(runtime: str, dies: str) -> None:
     async def scene() -> None:
-        async with simulated(runtime, kv_lease_s=0.5, **{dies: {"ttft_ms": 20000}}) as (gateway, prefill, decode):
+        lease_s = 2.0 if (runtime, dies) == ("vllm", "decode") else 1e6  # nobody is left who could fetch it
+        async with simulated(runtime, kv_lease_s=lease_s, **{dies: {"ttft_ms": 20000}}) as (gateway, prefill, decode):
             many = [asyncio.ensure_future(gateway.http.post("/v1/chat/completions", json=CHAT)) for _ in range(8)]
             await until(lambda: (prefill if dies == "prefill" else decode).counters.running == 8)
             (prefill if dies == "prefill" else decode).kill()
