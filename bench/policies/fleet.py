@@ -74,12 +74,16 @@ class Fleet:
         """Prompt tokens that each engine had to compute until now."""
         return [engine.counters.prompt_tokens - engine.counters.cached_tokens for engine in self.engines.values()]
 
-    async def submit(self, submission: Submission) -> tuple[Call, Lease]:
-        """Routes a request and hands it to its engine; has the prompt computed elsewhere first, where prefill and decode are apart."""
+    async def submit(self, submission: Submission) -> tuple[Call, Lease, Call]:
+        """Routes a request and hands it to its engine; has the prompt computed elsewhere first, where prefill and decode are apart.
+
+        Gives the call that answers, the lease there, and the call that computes the prompt.
+        """
         ids, routing = submission.prompt_ids, Routing(key=submission.request_id)
         if not self._apart:
             record, lease = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset())
-            return self.engines[record.url].submit(submission), lease
+            call = self.engines[record.url].submit(submission)
+            return call, lease, call
         prefill, part = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset(), role="prefill")
         computed = self.engines[prefill.url].submit(msgspec.structs.replace(submission, max_tokens=1))
         while (await computed.read()).finish is None:
@@ -90,8 +94,7 @@ class Fleet:
         engine = self.engines[record.url]
         call = engine.submit(msgspec.structs.replace(submission, transfer=Transfer(host="", port=0, name="", required=False)))
         engine.enqueue(call, remote_prompt=True)
-        call.cached_tokens = computed.cached_tokens
-        return call, lease
+        return call, lease, computed
 
 
 async def follow(engine: Scheduler, feed: Feed) -> None:

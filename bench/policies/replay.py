@@ -71,7 +71,7 @@ async def ask(fleet: Fleet, request: Request, *, name: str, into: Sample) -> Non
         await asyncio.sleep(turn.think_s if number else 0)
         begun = loop.time()
         submission = Submission(request_id=f"{name}-{number}", prompt_ids=turn.ids, max_tokens=turn.output, ignore_eos=True)
-        call, lease = await fleet.submit(submission)
+        call, lease, computed = await fleet.submit(submission)
         output = await call.read()
         lease.answered()
         first = loop.time()
@@ -81,4 +81,4 @@ async def ask(fleet: Fleet, request: Request, *, name: str, into: Sample) -> Non
         into.ttft_s.append(first - begun)
         into.itl_s.append((loop.time() - first) / max(1, turn.output - 1))
         into.prompt += len(turn.ids)
-        into.cached += call.cached_tokens
+        into.cached += computed.cached_tokens

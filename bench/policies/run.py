@@ -25,7 +25,7 @@ from smg.sim.processes import ChildFailed
 
 __all__ = ["main"]
 
-SIMULATED = f"{BASE},least_load,cache_aware,cache_aware{EVENTS}"
+SIMULATED = f"{BASE},least_load,cache_aware{EVENTS}"
 REAL = f"{OURS} {BASE},{THEIRS} {BASE},{THEIRS} cache_aware,{OURS} cache_aware"
 USUAL = "shared,chats,mixed,bursts"
 Rows = list[tuple[str, str, Figures]]
@@ -56,7 +56,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policies", help=f"comma list (default: {SIMULATED}; --real: {REAL}); {EVENTS}: with the engines' KV events")
     parser.add_argument("--real", action="store_true", help=f"real processes on a real clock, engines at {SPEED:g} of their speed")
     parser.add_argument("--peer", default=find_peer(), help="program of the Rust original (default: where bench/peers.sh installs it)")
-    parser.add_argument("--seconds", type=float, help="how long a trace is, its first quarter is not counted (default: 20; --real: 40)")
+    parser.add_argument("--seconds", type=float, help="how long a trace is, its first two fifths are not counted (default: 20; --real: 40)")
     parser.add_argument("--seeds", type=int, default=1, help="traces of each kind, whose mean is shown (default: %(default)s)")
     parser.add_argument("--apart", type=numbers, default=[0], metavar="N", help="engines that compute prompts only (default: 0)")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=NUMBER", help="a routing setting")

@@ -17,7 +17,7 @@ __all__ = ["TRACES", "WARM", "WORDS", "Request", "Trace"]
 PREFILL_US, PROMPT_TOKEN_US, ANSWER_TOKEN_US = 4000, 33, 77  # an answer's token in a batch of about 250 a second: 7 ms / 256 + 50
 WORDS = range(260, 516)  # the ids in use, one for each value of a byte
 ANSWER = (20, 100)
-WARM = 0.25  # of a trace's time fills the caches and is not counted
+WARM = 0.4  # of a trace's time fills the caches and is not counted
 JOB = (20, 60)  # requests of a burst
 
 

@@ -181,7 +181,8 @@ class Scheduler:
             if not due and not uncached:
                 await self._idle(now)
                 continue
-            await asyncio.sleep(self.cost.prefill_s(uncached) + self.cost.step_s(len(due)))
+            context = sum(len(sequence.ids) for sequence in due)
+            await asyncio.sleep(self.cost.prefill_s(uncached) + self.cost.step_s(len(due), context=context))
             for sequence in due:
                 if not sequence.finished and sequence.table is not None:
                     self._advance(sequence)

@@ -175,6 +175,18 @@ def test_cost_model() -> None:
     assert cost.step_s(10) == pytest.approx(0.005)
     assert cost.prefill_s(0) == cost.step_s(0) == 0
     assert CostModel(speed=0).prefill_s(10**6) == 0
+    long = CostModel(step_base_ms=1, step_sequence_us=500, step_token_us=2, speed=2)
+    assert long.step_s(2, context=1000) == pytest.approx(0.002)
+    assert CostModel().step_s(2, context=1000) == CostModel().step_s(2)
+
+
+def test_a_step_takes_longer_over_long_contexts() -> None:
+    async def scene(sim: Sim) -> None:
+        start = time.monotonic()
+        tokens = complete_of(await ask(sim, rid="a", max_tokens=4)).prompt_tokens
+        assert time.monotonic() - start >= 4 * 0.002 * tokens
+
+    play(scene, speed=1.0, prefill_base_ms=0.0, prefill_token_us=0.0, step_base_ms=0.0, step_sequence_us=0.0, step_token_us=2_000.0)
 
 
 def test_prefill_of_cached_tokens_is_free() -> None:
