@@ -36,8 +36,8 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefill_token_us: Annotated[float, Meta(ge=0, description="time of each uncached prompt token")] = 33.0
     step_base_ms: Annotated[float, Meta(ge=0, description="time of a decode step whatever its batch")] = 7.0
     step_sequence_us: Annotated[float, Meta(ge=0, description="time that each sequence adds to a decode step")] = 50.0
-    dp_size: Annotated[int, Meta(ge=1, le=256, description="data-parallel ranks, each with a batch and a KV cache of its own")] = 1
     step_token_us: Annotated[float, Meta(ge=0, description="time that each token of the batch's contexts adds to a decode step")] = 0.0
+    dp_size: Annotated[int, Meta(ge=1, le=256, description="data-parallel ranks, each with a batch and a KV cache of its own")] = 1
     max_running: Annotated[int, Meta(ge=1, description="sequences in a batch")] = 256
     max_waiting: Annotated[int, Meta(ge=0, description="sequences in the queue, above which a request is refused; 0 = no limit")] = 0
     max_prefill_tokens: Annotated[int, Meta(ge=1, description="uncached prompt tokens that one step takes in")] = 8192
