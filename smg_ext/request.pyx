@@ -6,6 +6,7 @@ common with others, and then its own (protobuf.dev/programming-guides/encoding, 
 takes the field numbers from the .proto descriptors.
 """
 
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -18,6 +19,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     ON_STACK = 1024             # ids of a short prompt need no memory of their own
+    VARINT_BYTES = 5            # of a number of 32 bits at most
     NUMBER_MAX = 536870911      # of a field
 
 
@@ -56,8 +58,13 @@ cdef class RequestLayout:
         return out
 
 
-def packed_ids(list ids not None):
-    """Gives token ids as protobuf packs a repeated uint32. Raises ValueError for an id outside 32 bits, TypeError for no int."""
+def packed_ids(ids not None):
+    """Gives token ids as protobuf packs a repeated uint32: of a list, or of an array of 32-bit numbers, of which no objects are made.
+
+    Raises ValueError for an id outside 32 bits, TypeError for no int.
+    """
+    if not isinstance(ids, list):
+        return _packed_array(ids)
     cdef size_t count = <size_t>len(ids)
     cdef uint32_t few[ON_STACK]
     cdef uint32_t *values = few
@@ -66,7 +73,8 @@ def packed_ids(list ids not None):
         if values == NULL:
             raise MemoryError()
     try:
-        return _packed(values, count, _pack_size(ids, values))
+        _take(ids, values)
+        return _packed(values, count)
     except OverflowError:
         raise ValueError("a token id does not fit 32 bits") from None
     finally:
@@ -74,32 +82,65 @@ def packed_ids(list ids not None):
             free(values)
 
 
-cdef bytes _packed(const uint32_t *values, size_t count, size_t size):
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
-    cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
-    cdef size_t i
-    for i in range(count):
-        at = _put_varint(at, values[i])
-    return out
+cdef bytes _packed_array(ids):
+    cdef Py_buffer view
+    PyObject_GetBuffer(ids, &view, PyBUF_FORMAT | PyBUF_ND)
+    try:
+        if view.ndim != 1 or view.itemsize != sizeof(uint32_t) or view.format[0] != c"I":
+            raise TypeError("token ids must be 32-bit integers")
+        return _packed(<const uint32_t *>view.buf, <size_t>view.len // sizeof(uint32_t))
+    finally:
+        PyBuffer_Release(&view)
 
 
-cdef KeyC _key(uint32_t number) noexcept:
-    cdef KeyC key
-    key.size = <size_t>(_put_varint(key.bytes, (<uint64_t>number << 3) | 2) - key.bytes)
-    return key
-
-
-cdef size_t _pack_size(list ids, uint32_t *values) except? 0:
-    """Takes the ids over into `values`; gives their size on the wire."""
-    cdef size_t size = 0
+cdef int _take(list ids, uint32_t *values) except -1:
+    """Takes the ids over into `values`."""
     cdef Py_ssize_t i
     for i in range(len(ids)):
         token_id = ids[i]
         if not isinstance(token_id, int):
             raise TypeError(f"a token id is an int, not {type(token_id).__name__}")
         values[i] = <uint32_t>token_id
-        size += _varint_size(values[i])
-    return size
+    return 0
+
+
+cdef bytes _packed(const uint32_t *values, size_t count):
+    cdef uint8_t few[ON_STACK * VARINT_BYTES]
+    cdef uint8_t *out = few
+    if count > ON_STACK:
+        out = <uint8_t *>malloc(count * VARINT_BYTES)
+        if out == NULL:
+            raise MemoryError()
+    try:
+        return PyBytes_FromStringAndSize(<char *>out, <Py_ssize_t>(_put_ids(out, values, count) - out))
+    finally:
+        if out != few:
+            free(out)
+
+
+cdef uint8_t *_put_ids(uint8_t *at, const uint32_t *values, size_t count) noexcept nogil:
+    """Writes varints. What is below 2^21, as any vocabulary's ids are, without a branch: three bytes, of which one or two may not count."""
+    cdef size_t i
+    cdef uint32_t value
+    cdef uint32_t two
+    cdef uint32_t three
+    for i in range(count):
+        value = values[i]
+        if value >= 1 << 21:
+            at = _put_varint(at, value)
+            continue
+        two, three = value > 0x7F, value > 0x3FFF
+        at[0] = <uint8_t>(value & 0x7F | two << 7)
+        at[1] = <uint8_t>(value >> 7 & 0x7F | three << 7)
+        at[2] = <uint8_t>(value >> 14)
+        at += 1 + two + three
+    return at
+
+
+cdef KeyC _key(uint32_t number) noexcept:
+    cdef KeyC key
+    key.size = <size_t>(_put_varint(key.bytes, (<uint64_t>number << 3) | 2) - key.bytes)
+    return key
 
 
 cdef size_t _sized(const KeyC *key, size_t size) noexcept nogil:

@@ -91,7 +91,7 @@ class Seams:
 
     async def encode(self, *, tokens: int = SHORT, text: Literal["seen", "new", "novel"] = "new") -> Timed:
         """Text to ids. A text that is `seen` is in the cache of pieces (L1); a `new` one has words seen before, a `novel` one none."""
-        from smg.template import encode_rendered
+        from smg.template import encode_prompt
 
         model = await self._services.models.get(SERVED)
         assert model.template is not None
@@ -105,7 +105,7 @@ class Seams:
                 if text == "novel":
                     words = rendered.text.replace("e", number)[: len(rendered.text)]
                 changed = msgspec.structs.replace(rendered, text=words)
-            encode_rendered(model.tokenizer, changed)
+            encode_prompt(model.tokenizer, changed)
 
         return Timed(call)
 

@@ -41,7 +41,7 @@ async def tokenize(http: Request, services: Services) -> Reply:
     for text in prompts:
         source = TextInput(text=text, add_special_tokens=request.add_special_tokens is not False)
         prompt = await services.pipeline.prompt(request.model or "", source)
-        results.append({"tokens": prompt.ids, "count": len(prompt.ids), "char_count": len(text)})
+        results.append({"tokens": list(prompt.ids), "count": len(prompt.ids), "char_count": len(text)})
         await asyncio.sleep(0)  # a short prompt is tokenized on the loop, which others use too
     if isinstance(request.prompt, str):
         return Reply(body=msgspec.json.encode(results[0]))
@@ -56,7 +56,7 @@ async def _tokenize_chat(request: TokenizeRequest, services: Services) -> Reply:
     )
     prompt = await services.pipeline.prompt(request.model or "", source)
     text = prompt.text or ""
-    return Reply(body=msgspec.json.encode({"tokens": prompt.ids, "count": len(prompt.ids), "char_count": len(text), "prompt": text}))
+    return Reply(body=msgspec.json.encode({"tokens": list(prompt.ids), "count": len(prompt.ids), "char_count": len(text), "prompt": text}))
 
 
 async def detokenize(http: Request, services: Services) -> Reply:

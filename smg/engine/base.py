@@ -7,7 +7,7 @@ reads the fields that `decode` reads, by their numbers in `service`'s descriptor
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -100,7 +100,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """
 
     request_id: str
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     packed_ids: bytes = b""
     prompt_text: str = ""
     sampling: ResolvedSampling = ResolvedSampling()

@@ -1,6 +1,7 @@
 """Prefill and decode apart: finds the prefill engine for a request whose decode engine was chosen. Called by run.py, once an attempt."""
 
 import time
+from collections.abc import Sequence
 
 from smg.engine import Engine, PairedEngine, Prefill
 from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError
@@ -33,7 +34,14 @@ class Pairs:
         self._meter = meter
 
     async def make(
-        self, decode: Engine, record: EngineRecord, *, prompt_ids: list[int], routing: Routing, avoid: frozenset[int], before: Pair | None
+        self,
+        decode: Engine,
+        record: EngineRecord,
+        *,
+        prompt_ids: Sequence[int],
+        routing: Routing,
+        avoid: frozenset[int],
+        before: Pair | None,
     ) -> Pair:
         """Gives the pair. A prompt that an attempt before has computed is not computed again.
 

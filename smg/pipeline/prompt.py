@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from array import array
 
 from msgspec import structs
 
@@ -10,7 +11,7 @@ from smg.parser import opens_thinking
 from smg.pipeline.models import ServedModel
 from smg.pipeline.prompt_cache import Prompt, PromptKey
 from smg.pipeline.side import INLINE_CHARACTERS
-from smg.template import Rendered, encode_rendered
+from smg.template import Rendered, encode_prompt
 from smg.types.job import ChatInput, Content, TextInput, TokenInput
 from smg.types.json import Json
 
@@ -21,6 +22,7 @@ __all__ = ["Prompt", "characters", "prepare"]
 LOOKUP_CHARACTERS = 1 << 18
 # Texts with more characters a token of context than this are tried by their beginning first; prose has 4 to 5 a token.
 BEGINNING = 10
+ID_BYTES = 4  # of a packed one
 
 
 async def prepare(
@@ -82,7 +84,7 @@ def _recall(
 
 def _kept(key: PromptKey | None, prompt: Prompt, model: ServedModel) -> Prompt:
     if key is not None and model.cache is not None:
-        prompt = model.cache.keep(key, prompt, id_bytes=model.tokenizer.id_bytes)
+        prompt = model.cache.keep(key, prompt)
     model.cache_meter.pieces(model.number, model.tokenizer.cache_counts)
     return prompt
 
@@ -137,18 +139,19 @@ def _checked_ids(source: TokenInput, model: ServedModel) -> Prompt:
     if min(ids) < 0 or max(ids) >= known:
         bad = next(i for i, token_id in enumerate(ids) if not 0 <= token_id < known)
         raise InvalidValue(f"token id {ids[bad]} is not in the vocabulary of {known}", param=f"prompt[{bad}]")
-    return Prompt(ids=list(ids), text=None)
+    return Prompt(ids=array("I", ids), text=None)
 
 
 def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
     if isinstance(source, TextInput):
         if len(source.text) > BEGINNING * model.context_length > 0:
             _check_beginning(source.text, model, param="prompt")
-        return Prompt(ids=model.tokenizer.encode(source.text, add_special_tokens=source.add_special_tokens), text=source.text)
+        packed = model.tokenizer.encode_packed(source.text, add_special_tokens=source.add_special_tokens)
+        return Prompt(ids=array("I", packed), text=source.text)
     rendered = _render(source, model)
     if len(rendered.text) > BEGINNING * model.context_length > 0:
         _check_beginning(rendered.text, model, param="messages")
-    ids = encode_rendered(model.tokenizer, rendered, allow_special=allow_special)
+    ids = encode_prompt(model.tokenizer, rendered, allow_special=allow_special)
     thinking = bool(model.reasoning_parser) and opens_thinking(rendered.text, model.reasoning_parser)
     return Prompt(ids=ids, text=rendered.text, thinking=thinking)
 
@@ -156,7 +159,8 @@ def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bo
 def _check_beginning(text: str, model: ServedModel, *, param: str) -> None:
     """Refuses a text whose beginning alone is far over the context: cutting it changes the tokens at the cut, never half of all."""
     limit = model.context_length
-    if (tokens := len(model.tokenizer.encode(text[: BEGINNING * limit]))) > 2 * limit:
+    tokens = len(model.tokenizer.encode_packed(text[: BEGINNING * limit])) // ID_BYTES
+    if tokens > 2 * limit:
         raise ContextExceeded(f"this model's maximum context length is {limit} tokens; the prompt has more than {tokens}", param=param)
 
 

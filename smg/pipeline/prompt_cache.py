@@ -1,6 +1,7 @@
 """L0: whole requests and their prompts, so that a request that comes again skips template and tokenizer. Used by `prompt.py`."""
 
 import sys
+from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -23,11 +24,11 @@ ASK_PROMPTS = 16
 class Prompt(Struct, frozen=True, kw_only=True):
     """What goes to the engine. `text` is None for prompts that came as ids; `thinking`: the output begins inside a think block.
 
-    Requests with the same content share one prompt: nobody may change `ids`. `packed`: the ids as they stand on the wire, where several
-    requests will send them; else empty.
+    Requests with the same content share one prompt: nobody may change `ids`, four bytes each. `packed`: the ids as they stand on the wire,
+    where several requests will send them; else empty.
     """
 
-    ids: list[int]
+    ids: "array[int]"
     text: str | None
     thinking: bool = False
     packed: bytes = b""
@@ -96,10 +97,10 @@ class PromptCache:
         place, prompt = self._prompts.find(data, whose=(model, allow_special, settings))
         return (PromptKey(place, data) if place else None), prompt
 
-    def keep(self, key: PromptKey, prompt: Prompt, *, id_bytes: int) -> Prompt:
-        """Keeps a prompt and gives it as it is kept; `id_bytes`: what one of its ids takes."""
+    def keep(self, key: PromptKey, prompt: Prompt) -> Prompt:
+        """Keeps a prompt and gives it as it is kept."""
         prompt = msgspec.structs.replace(prompt, packed=packed_ids(prompt.ids))
-        size = id_bytes * len(prompt.ids) + len(prompt.packed) + sys.getsizeof(prompt.text)
+        size = prompt.ids.itemsize * len(prompt.ids) + len(prompt.packed) + sys.getsizeof(prompt.text)
         self._prompts.keep(key.place, key.content, prompt, size=size)
         return prompt
 

@@ -1,5 +1,7 @@
 """Route stage: chooses an engine for a job and counts the load there before anything is sent."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct, structs
 
 from smg.config.tree import Routing as RoutingConfig
@@ -42,7 +44,7 @@ class Router:
         model: str,
         avoid: frozenset[int] = frozenset(),
         *,
-        prompt_ids: list[int],
+        prompt_ids: Sequence[int],
         routing: Routing,
         role: Role = "regular",
         runtime: str = "",

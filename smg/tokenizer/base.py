@@ -32,7 +32,6 @@ class Tokenizer(ABC):
     vocab_size     one more than the largest id
     longest_token  bytes of the longest token's name, which no token's text exceeds
     special_ids    what `skip_special_tokens` leaves out
-    id_bytes       memory of one id in a list that `encode` gives
     """
 
     name: str
@@ -42,7 +41,6 @@ class Tokenizer(ABC):
     eos_token: str | None
     eos_token_ids: tuple[int, ...]
     special_ids: frozenset[int]
-    id_bytes: int = 40  # a place in the list and a number
 
     @abstractmethod
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:

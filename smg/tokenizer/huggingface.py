@@ -1,5 +1,6 @@
 """Tokenizers of the Hugging Face `tokenizers` kind, be they read from a tokenizer.json or built from a tiktoken vocabulary."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 
@@ -40,8 +41,6 @@ class HuggingFaceTokenizer(Tokenizer):
         self._loaded: Library | None = None
         facts = facts or facts_of(self._library)
         self._fast = fast
-        if fast:
-            self.id_bytes = 8  # all its lists share their numbers
         self._frame = facts.frame
         self._names: Callable[[int], str | None] = fast.name if fast else self._library.id_to_token
         self.name = name
@@ -86,9 +85,13 @@ class HuggingFaceTokenizer(Tokenizer):
         return [*begin, *ids, *end] if begin or end else ids
 
     def encode_packed(self, text: str, *, add_special_tokens: bool = False) -> bytes:
-        if self._fast is None or (add_special_tokens and self._frame != ((), ())):
+        if self._fast is None or (add_special_tokens and self._frame is None):
             return super().encode_packed(text, add_special_tokens=add_special_tokens)
-        return self._fast.encode_packed(text)
+        packed = self._fast.encode_packed(text)
+        if not add_special_tokens or self._frame == ((), ()):
+            return packed
+        begin, end = [array("I", ids).tobytes() for ids in self._frame or ((), ())]
+        return begin + packed + end
 
     def _encode_slowly(self, text: str) -> list[int]:
         ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids

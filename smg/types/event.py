@@ -4,6 +4,7 @@ Order for one job: `Started`, then for each choice its deltas and one `Finished`
 event: the iterator raises an `SmgError`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -47,7 +48,7 @@ class Started(Struct, frozen=True, kw_only=True):
     """The request was handed to an engine. Comes before any token, and does not wait for one."""
 
     engine: str
-    prompt_ids: tuple[int, ...] | list[int]
+    prompt_ids: Sequence[int]
     prompt_text: str | None = None
 
 

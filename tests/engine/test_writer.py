@@ -1,5 +1,6 @@
 """Requests as the native plane writes them against the driver's `encode`: what is parsed from both must be the same."""
 
+from array import array
 from typing import Any
 
 import pytest
@@ -103,6 +104,21 @@ def test_a_long_prompt(runtime: str) -> None:
     engine = opened(runtime)
     job = request(prompt_ids=[7 * i for i in range(100_000)], prompt_text="long é " * 100_000)
     assert type(engine.encode(job)).FromString(make(engine).write(job)) == engine.encode(job)
+
+
+def test_ids_of_an_array_are_packed_as_those_of_a_list(runtime: str) -> None:
+    edges = [edge + step for edge in (1 << 7, 1 << 14, 1 << 21, 1 << 28) for step in (-1, 0, 1)]
+    engine = opened(runtime)
+    for ids in ([], [0], edges, [0, *edges, 2**32 - 1] * 200, list(range(40_000))):
+        assert packed_ids(array("I", ids)) == packed_ids(ids)
+        job = request(prompt_ids=array("I", ids))
+        assert type(engine.encode(job)).FromString(make(engine).write(job)) == engine.encode(request(prompt_ids=ids))
+
+
+@pytest.mark.parametrize("ids", [(1, 2), array("i", [1]), array("Q", [1]), b"1234", memoryview(bytes(8)).cast("I", (2, 1)), 7])
+def test_what_is_no_array_of_ids_is_refused(ids: object) -> None:
+    with pytest.raises(TypeError):
+        packed_ids(ids)  # type: ignore[arg-type]
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
