@@ -16,8 +16,9 @@ from cpython.ref cimport Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
+from smg_ext.atomics cimport smg_peek, smg_poke
 from smg_ext.bpe_ascii cimport cut_block
 from smg_ext.bpe_characters cimport CharactersC, entry_at
 from smg_ext.bpe_marks cimport Marks, MarkC, MarksC, next_mark
@@ -31,12 +32,11 @@ __all__ = ["BytePairs"]
 cdef enum:
     LONG = 16384                # bytes of a text for which it pays to free the GIL
     PIECE_BYTES = 384           # shorter pieces cost no more to encode than to look up
+    SLOTS = 1 << 13             # pieces of which it is known that they came
     COMPOSED = 3 << 5           # of an entry: composing may change it, or is not to be left to Python
     DONE = 0
     NO_MEMORY = 1
     PIECE = 2
-
-OTHER_KEY = b"\xff"  # ends the key of a piece in which no added token is seen; no text has this byte
 
 
 cdef struct EncoderC:
@@ -64,7 +64,21 @@ cdef extern from *:
             i++;
         return i;
     }
+    static inline uint64_t smg_piece_hash(const uint8_t *at, size_t size, uint64_t secret) {  /* of 32 bytes or more */
+        uint64_t states[4] = {secret ^ size, secret + 0x9E3779B97F4A7C15u, secret ^ 0xA0761D6478BD642Fu, ~secret}, parts[4];
+        const uint8_t *last = at + size - 32;
+        for (;; at = at + 32 < last ? at + 32 : last) {
+            memcpy(parts, at, 32);
+            for (int i = 0; i < 4; i++)
+                states[i] = smg_mix(states[i] ^ parts[i], 0xD6E8FEB86659FD93u);
+            if (at == last)
+                break;
+        }
+        states[0] = smg_mix(states[0] ^ states[1], 0xD6E8FEB86659FD93u);
+        return smg_mix(states[0] ^ smg_mix(states[2] ^ states[3], secret | 1), 0xA0761D6478BD642Fu);
+    }
     """
+    uint64_t smg_piece_hash(const uint8_t *at, size_t size, uint64_t secret) noexcept nogil
     size_t smg_ascii(const uint8_t *at, size_t size) noexcept nogil
     void _forget "smg_forget"(PyObject *)
 
@@ -78,6 +92,8 @@ cdef class BytePairs:
     cdef readonly Marks later
     cdef object compose
     cdef object pieces
+    cdef uint64_t *came         # keys of pieces that came
+    cdef uint64_t secret
     cdef PyObject **numbers
     cdef uint32_t number_count
 
@@ -97,10 +113,19 @@ cdef class BytePairs:
                 if self.numbers[i] != NULL:
                     _forget(self.numbers[i])
         free(self.numbers)
+        free(self.came)
 
-    def remember(self, pieces):
-        """Looks pieces of some length up in a cache first: `get(key)` gives packed ids or None, `put(key, ids, size=…)` keeps them."""
-        self.pieces = pieces
+    def remember(self, pieces, *, uint64_t secret):
+        """Looks pieces of some length up in a cache from their second coming on.
+
+        `get(key)` gives what `put(key, …, size=…)` keeps, or None; `missed()` counts what is not looked for. The `secret` is for keys, that
+        nobody may make two pieces take turns in one place.
+        """
+        if self.came == NULL:
+            self.came = <uint64_t *>calloc(SLOTS, sizeof(uint64_t))
+        if self.came == NULL:
+            raise MemoryError()
+        self.pieces, self.secret = pieces, secret
 
     def encode(self, str text not None):
         """Gives the ids of a text; UnicodeEncodeError when it has half a surrogate pair."""
@@ -174,34 +199,55 @@ cdef class BytePairs:
 
     cdef int _piece(self, EncoderC *encoder, CallC *call, const uint8_t *data, size_t size, bint marked) except -1:
         """Appends the ids of a piece between raw marks, from the cache or with what Python does to it."""
-        cdef bytes piece = PyBytes_FromStringAndSize(<char *>data, <Py_ssize_t>size)
-        cdef bytes key = piece if marked else piece + OTHER_KEY
-        cdef bytes known
+        cdef uint64_t key = 0
         cdef size_t begin = call.count
         cdef bint kept = self.pieces is not None and size >= PIECE_BYTES
+        cdef bytes ids
         if kept:
-            known = self.pieces.get(key)
-            if known is not None:
-                if add_ids(call, <const uint32_t *>PyBytes_AS_STRING(known), <size_t>PyBytes_GET_SIZE(known) // sizeof(uint32_t)):
-                    raise MemoryError()
+            key = smg_piece_hash(data, size, self.secret + marked)
+            kept = self._came_before(key)
+            if kept and self._recalled(call, key, data, size, marked):
                 return 0
         if self.compose is not None and _may_compose(encoder.splits.characters, data, data + size):
-            piece = self.compose(piece.decode()).encode()
-        self._whole_piece(encoder, call, piece)
+            piece = self.compose(data[:size].decode()).encode()
+            self._whole_piece(encoder, call, <const uint8_t *>PyBytes_AS_STRING(piece), <size_t>PyBytes_GET_SIZE(piece))
+        else:
+            self._whole_piece(encoder, call, data, size)
         if kept:
-            known = PyBytes_FromStringAndSize(<char *>(call.ids + begin), <Py_ssize_t>((call.count - begin) * sizeof(uint32_t)))
-            self.pieces.put(key, known, size=len(key) + len(known))
+            ids = PyBytes_FromStringAndSize(<char *>(call.ids + begin), <Py_ssize_t>((call.count - begin) * sizeof(uint32_t)))
+            self.pieces.put(key, (data[:size], bool(marked), ids), size=size + <size_t>len(ids))
         return 0
 
-    cdef int _whole_piece(self, EncoderC *encoder, CallC *call, bytes piece) except -1:
-        cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(piece)
-        cdef const uint8_t *end = data + PyBytes_GET_SIZE(piece)
+    cdef bint _came_before(self, uint64_t key) except -1:
+        """False at a piece's first coming: a flood of pieces that come once is neither copied nor kept."""
+        cdef uint64_t *slot = &self.came[key % SLOTS]
+        if smg_peek(slot) == key:
+            return True
+        smg_poke(slot, key)
+        self.pieces.missed()
+        return False
+
+    cdef bint _recalled(self, CallC *call, uint64_t key, const uint8_t *data, size_t size, bint marked) except -1:
+        """Appends the ids of a piece that is kept. It is compared whole: no text is taken for another."""
+        cdef tuple known = self.pieces.get(key)
+        cdef bytes piece
+        cdef bytes ids
+        if known is None:
+            return False
+        piece, ids = known[0], known[2]
+        if known[1] != marked or <size_t>len(piece) != size or memcmp(PyBytes_AS_STRING(piece), data, size):
+            return False
+        if add_ids(call, <const uint32_t *>PyBytes_AS_STRING(ids), <size_t>len(ids) // sizeof(uint32_t)):
+            raise MemoryError()
+        return True
+
+    cdef int _whole_piece(self, EncoderC *encoder, CallC *call, const uint8_t *data, size_t size) except -1:
         cdef int status
-        if end - data >= LONG:
+        if size >= LONG:
             with nogil:
-                status = _encode_piece(encoder, call, data, end)
+                status = _encode_piece(encoder, call, data, data + size)
         else:
-            status = _encode_piece(encoder, call, data, end)
+            status = _encode_piece(encoder, call, data, data + size)
         if status:
             raise MemoryError()
         return 0

@@ -70,6 +70,11 @@ class ByteLru(Generic[T]):
             self._entries.move_to_end(key)
             return entry[0]
 
+    def missed(self) -> None:
+        """Counts a miss of what was not looked for."""
+        with self._lock:
+            self._misses += 1
+
     def put(self, key: Hashable, value: T, *, size: int) -> None:
         """Keeps a value of `size` bytes, unless it is larger than an eighth of the whole."""
         size += ENTRY_BYTES

@@ -5,6 +5,7 @@ or a flag of an added token without a native form. Its memory is that of its tab
 """
 
 import re
+import secrets
 import unicodedata
 from functools import cache
 
@@ -50,7 +51,7 @@ class NativeEncoder:
         self._native = native
         self._added = {token.id: token.content for token in added}
         self._added_ids = {token.content: token.id for token in added}
-        self._pieces: ByteLru[bytes] | None = None
+        self._pieces: ByteLru[tuple[bytes, bool, bytes]] | None = None
         self.encode = native.encode
         self.encode_packed = native.encode_packed
         self.encode_segments = native.encode_segments
@@ -81,9 +82,9 @@ class NativeEncoder:
         return self._native.table.find(content)
 
     def remember(self, cache_bytes: int) -> None:
-        """Keeps the ids of what stands between added tokens (L1): exact, for a text that was seen is compared whole."""
+        """Keeps the ids of what stands between added tokens (L1) from its second coming on: exact, for it is compared whole."""
         self._pieces = ByteLru(cache_bytes)
-        self._native.remember(self._pieces)
+        self._native.remember(self._pieces, secret=secrets.randbits(64))
 
     def cache_counts(self) -> CacheCounts | None:
         """Gives how L1 does; None without one."""

@@ -200,7 +200,7 @@ def test_pieces_are_remembered_whole(pair: Pair) -> None:
     encoder.remember(1 << 20)
     long = "Grüße e\u0301 " * 200
     texts = [long, f"<|im_start|>{long}<|im_end|>", f"{long}x<|im_end|>{long}"]
-    agree(pair, [*texts, *texts])
+    agree(pair, [*texts, *texts, *texts])
     marked, plain = [(long + "<|im_end|>", True)], [(long + "<|im_end|>", False)]
     assert encoder.encode_segments(marked) == encoder.encode_segments(marked) != encoder.encode_segments(plain)
     assert encoder.encode_segments(plain) == encoder.encode_segments(plain)

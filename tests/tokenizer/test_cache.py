@@ -104,7 +104,7 @@ def test_ids_from_the_quick_encoder_with_its_cache_are_the_plain_ones(name: str,
     added = [token.content for token in library.get_added_tokens_decoder().values()]
     marks = rng.sample(added, min(16, len(added)))
     texts = [words(rng, marks) for _ in range(200)]
-    for text in texts + texts[:100]:
+    for text in [*texts, *texts[:100], *texts[:100]]:
         assert tokenizer.encode(text) == library.encode_batch_fast([text], add_special_tokens=False)[0].ids, text
     counts = tokenizer.cache_counts()
     assert counts is not None
