@@ -1,4 +1,5 @@
-"""Feeds mutated bytes to native code: HTTP/2 frames to a connection, messages to the decoder and to sinks, model output to parsers.
+"""Feeds mutated bytes to native code: HTTP/2 frames to a connection, messages to the decoder and to sinks, model output to parsers,
+texts to the encoder.
 
     python bench/fuzz/run.py --count 20000              as tests/plane does it
     python bench/fuzz/run.py --count 10000000 --asan    under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -26,7 +27,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "data" / "plane"
-SHARES = {"frames": 0.15, "wire": 0.40, "sink": 0.30, "parser": 0.15}
+SHARES = {"frames": 0.15, "wire": 0.40, "sink": 0.30, "parser": 0.10, "bpe": 0.05}
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1")
 INTERESTING = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff", b"\x80\x80\x80\x80\x08", b"\0\0\0\0\0", b"\xe2\x82", b"\xed\xa0\x80")
 
@@ -307,11 +308,22 @@ def parser_target() -> Target:
     return feed
 
 
-MAKERS = {"frames": frames_target, "wire": wire_target, "sink": sink_target, "parser": parser_target}
+def bpe_target() -> Target:
+    """The encoder, over small vocabularies."""
+    from bench.fuzz.encoder import make_target
+
+    return make_target(lambda tokens: REACHED.update(bpe=tokens))
+
+
+MAKERS = {"bpe": bpe_target, "frames": frames_target, "wire": wire_target, "sink": sink_target, "parser": parser_target}
 
 
 def corpus(name: str) -> list[bytes]:
     """The seeds of a target."""
+    if name == "bpe":
+        from bench.fuzz.encoder import seeds
+
+        return seeds()
     if name == "parser":
         from tests.parser.writers import MORE_WRITERS, TOOL_WRITERS
 
