@@ -135,7 +135,7 @@ def test_loading_with_a_cache(shared: Path) -> None:
     folder = shared / "fixtures" / "tokenizers" / "smollm2"
     cached, plain = load_tokenizer(folder, cache_bytes=1 << 20), load_tokenizer(folder, fast=False)
     text = "<|im_start|>user\n" + "Grüße " * 200 + "<|im_end|>\n<|im_start|>assistant\n"
-    assert cached.encode(text) == cached.encode(text) == plain.encode(text)
+    assert cached.encode(text) == cached.encode(text) == cached.encode(text) == plain.encode(text)  # kept from its second coming on
     counts = cached.cache_counts()
     assert counts is not None
     assert counts.hits >= 1
