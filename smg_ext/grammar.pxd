@@ -2,6 +2,7 @@
 
 from smg_ext.chars cimport CharsC
 from smg_ext.collector cimport Collector
+from smg_ext.marks cimport MatcherC
 from smg_ext.value cimport JsonValueC
 
 
@@ -40,6 +41,7 @@ cdef class Reader:
     cdef int close(self) except -1
     cdef int fail(self) noexcept
     cdef int end(self, const Py_UCS4 *rest, Py_ssize_t size) except -1
+    cdef Py_ssize_t close_mark(self, MatcherC *closes, const Py_UCS4 *text, Py_ssize_t at) except -1
     cdef int cut(self) except -1
 
 

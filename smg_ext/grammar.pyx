@@ -8,6 +8,7 @@ A `Grammar` is a family's format, made once; a `Reader` is one section of one ou
 from libc.stdlib cimport free
 
 from smg_ext.chars cimport blank, put_char, put_chars, put_string, string_of
+from smg_ext.marks cimport NO_MARK, MatcherC, expect
 from smg_ext.value cimport begin_json, read_json
 
 __all__ = ["BareGrammar", "ChoiceGrammar", "Grammar"]
@@ -96,6 +97,19 @@ cdef class Reader:
         self.sink.mark()
         self.unread.size = 0
         return put_chars(&self.unread, rest, size)
+
+    cdef Py_ssize_t close_mark(self, MatcherC *closes, const Py_UCS4 *text, Py_ssize_t at) except -1:
+        """Reads one character of a mark that ends the section. What turns out to be none ends it too, unread, where calls came before."""
+        at = expect(closes, text, at, b"")
+        if closes.mark != NO_MARK:
+            self.end(NULL, 0)
+        elif closes.size and self.count:
+            self.end(closes.released, closes.size)
+            put_chars(&self.unread, closes.pending.data, closes.pending.size)
+            closes.pending.size = 0
+        elif closes.size:
+            self.fail()
+        return at
 
     cdef int cut(self) except -1:
         """The output ended before the name was known: gives back what was read, without the marks."""

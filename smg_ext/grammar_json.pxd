@@ -42,7 +42,6 @@ cdef class _JsonCalls(Reader):
 
     cdef int start(self) except -1
     cdef Py_ssize_t between(self, const Py_UCS4 *text, Py_ssize_t at) except -1
-    cdef Py_ssize_t close_mark(self, const Py_UCS4 *text, Py_ssize_t at) except -1
     cdef Py_ssize_t unexpected(self, Py_ssize_t at) except -1
     cdef Py_ssize_t before_key(self, const Py_UCS4 *text, Py_ssize_t at) except -1
     cdef Py_ssize_t in_key(self, const Py_UCS4 *text, Py_ssize_t at) except -1

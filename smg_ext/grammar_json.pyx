@@ -8,7 +8,7 @@ from libc.stdlib cimport free
 
 from smg_ext.chars cimport blank, put_char, put_chars, put_string, string_of
 from smg_ext.grammar cimport BLANKS_MAX
-from smg_ext.marks cimport NO_MARK, begin_matcher, expect, free_matcher, scan
+from smg_ext.marks cimport NO_MARK, begin_matcher, free_matcher, scan
 from smg_ext.value cimport begin_json, read_json
 
 __all__ = ["JsonGrammar"]
@@ -108,7 +108,7 @@ cdef class _JsonCalls(Reader):
         cdef Py_UCS4 char = text[at]
         cdef JsonGrammar form = self.form
         if self.closes.pending.size or _begins(form.closes, char):
-            return self.close_mark(text, at)
+            return self.close_mark(&self.closes, text, at)
         if blank(char):
             put_char(&self.blanks, char)
             return self.unexpected(at) if self.blanks.size > BLANKS_MAX and not self.count else at + 1
@@ -131,18 +131,6 @@ cdef class _JsonCalls(Reader):
         elif not (self.count and form.has_closes and (char == ']' or char == '}' or char == ',')):
             return self.unexpected(at)
         return at + 1
-
-    cdef Py_ssize_t close_mark(self, const Py_UCS4 *text, Py_ssize_t at) except -1:
-        at = expect(&self.closes, text, at, b"")
-        if self.closes.mark != NO_MARK:
-            self.end(NULL, 0)
-        elif self.closes.size and self.count:
-            self.end(self.closes.released, self.closes.size)
-            put_chars(&self.unread, self.closes.pending.data, self.closes.pending.size)
-            self.closes.pending.size = 0
-        elif self.closes.size:
-            self.fail()
-        return at
 
     cdef Py_ssize_t unexpected(self, Py_ssize_t at) except -1:
         if self.count:

@@ -11,7 +11,7 @@ from smg_ext.chars cimport CharsC, blank, put_char, put_chars, string_of, word_c
 from smg_ext.collector cimport Collector
 from smg_ext.grammar cimport BLANKS_MAX, NAME_MAX, Grammar, Reader
 from smg_ext.literal cimport LiteralC, begin_literal, finish_literal, free_literal, read_literal
-from smg_ext.marks cimport NO_MARK, MarkSet, MatcherC, begin_matcher, expect, free_matcher, scan
+from smg_ext.marks cimport NO_MARK, MarkSet, MatcherC, begin_matcher, free_matcher, scan
 from smg_ext.value cimport put_key
 
 __all__ = ["LiteralGrammar", "PythonGrammar"]
@@ -97,7 +97,7 @@ cdef class _PythonCalls(Reader):
     cdef Py_ssize_t between(self, const Py_UCS4 *text, Py_ssize_t at) except -1:
         cdef Py_UCS4 char = text[at]
         if self.closes.pending.size or char in self.firsts:
-            return self.close_mark(text, at)
+            return self.close_mark(&self.closes, text, at)
         if blank(char) or (self.count and (char == ',' or char == ';')):
             put_char(&self.blanks, char)
             if self.blanks.size > BLANKS_MAX and not self.count:
@@ -117,18 +117,6 @@ cdef class _PythonCalls(Reader):
         else:
             self.fail()
         return at + 1
-
-    cdef Py_ssize_t close_mark(self, const Py_UCS4 *text, Py_ssize_t at) except -1:
-        at = expect(&self.closes, text, at, b"")
-        if self.closes.mark != NO_MARK:
-            self.end(NULL, 0)
-        elif self.closes.size and self.count:
-            self.end(self.closes.released, self.closes.size)
-            put_chars(&self.unread, self.closes.pending.data, self.closes.pending.size)
-            self.closes.pending.size = 0
-        elif self.closes.size:
-            self.fail()
-        return at
 
     cdef Py_ssize_t in_name(self, const Py_UCS4 *text, Py_ssize_t at) except -1:
         cdef Py_UCS4 char = text[at]

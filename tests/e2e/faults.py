@@ -52,6 +52,7 @@ class Stage(Struct, frozen=True):
     fleet: Fleet
     gateway: Gateway
     streams: Load
+    clients: int
     seconds: float
     redis: subprocess.Popen[bytes] | None
 
@@ -61,9 +62,9 @@ class Stage(Struct, frozen=True):
         with open(path) as file:
             return min(map(int, file.read().split()))
 
-    def go_on(self, streams: int = 128) -> None:
-        """Returns when so many more streams were answered."""
-        done = self.streams.ends["done"]
+    def go_on(self, streams: int = 0) -> None:
+        """Returns when so many more streams were answered, else two for each client."""
+        done, streams = self.streams.ends["done"], streams or 2 * self.clients
         wait_until(lambda: self.streams.ends["done"] >= done + streams, within_s=60, what="streams go on")
 
 
@@ -185,7 +186,7 @@ def play(fault: str, *, clients: int, seconds: float) -> Row:
     with fleet() as made, limits_of(fault) as (redis, flags):
         gateway = made.launch("vllm", "vllm", "vllm", sim_flags=SIM_FLAGS, flags=(*FLAGS, *flags))
         with load(gateway.base_url, marker=STREAM, clients=clients, within_s=60, other_marker=OTHERS.get(fault, "")) as streams:
-            FAULTS[fault](Stage(made, gateway, streams, seconds, redis))
+            FAULTS[fault](Stage(made, gateway, streams, clients, seconds, redis))
         assert streams.sent == sum(streams.ends.values()), "a request hangs"
         idle_s = wait_until(gateway.idle, within_s=30, what="nothing is counted")
         with gateway.http() as http:

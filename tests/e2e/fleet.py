@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import time
 import uuid
 from array import array
@@ -174,12 +175,16 @@ class Fleet:
         self._stack.enter_context(child)
 
     def close(self) -> None:
-        """Ends everything; fails when a request is still counted or a process is left."""
+        """Ends everything; fails when a request is still counted or a process is left. Told twice, a gateway does not drain first: nobody
+        is there any more, and how it drains is tested where it is what is looked at.
+        """
         with self._stack:
             for gateway in self._gateways:
                 if gateway.child.process.poll() is None:
                     wait_until(lambda gateway=gateway: gateway.in_flight() == 0, what="no request counted at an engine")
                     wait_until(lambda gateway=gateway: gateway.seats() == (0, 0), what="no seat taken, nobody waiting")
+                    for number in (signal.SIGTERM, signal.SIGINT):
+                        gateway.child.process.send_signal(number)
         wait_until(lambda: not running_with_tag(self.tag), what=f"no process left behind: {running_with_tag(self.tag)}")
 
 

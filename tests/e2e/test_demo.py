@@ -27,19 +27,22 @@ def test_demo_ends_by_itself() -> None:
     assert running_with_tag(tag) == []
 
 
-def test_the_line_to_try_works() -> None:
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as process:
+def test_the_line_to_try_works_until_the_demo_is_told_to_end() -> None:
+    tag = uuid.uuid4().hex
+    with subprocess.Popen(COMMAND, env={**os.environ, TAG: tag}, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             command = next(line for line in process.stdout if line.startswith("curl "))
             done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=ANSWER_S, check=False)
         finally:
             process.terminate()
+    assert process.returncode == 0
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("data: [DONE]")
+    wait_until(lambda: not running_with_tag(tag), within_s=15, what=f"nothing left behind: {running_with_tag(tag)}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_demo_leaves_nothing_behind(number: signal.Signals) -> None:
     tag = uuid.uuid4().hex
     with subprocess.Popen(COMMAND, env={**os.environ, TAG: tag}, stdout=subprocess.PIPE, text=True) as process:

@@ -9,5 +9,5 @@ from tests.e2e.faults import play, survived
 def test_only_streams_that_had_begun_fail(fault: str) -> None:
     row = play(fault, clients=16, seconds=1.0)
     assert survived(row), row
-    assert row.answered > 64
+    assert row.answered > 32
     assert bool(row.failed) == (fault == "streams reset in the middle")

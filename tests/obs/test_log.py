@@ -54,10 +54,10 @@ def test_json_has_the_same() -> None:
     }
 
 
-def test_secrets_are_not_written() -> None:
-    fields = {"api_key": "sk-1", "Authorization": "Bearer sk-1", "db_password": "sk-1"}
+@pytest.mark.parametrize("name", ["api_key", "Authorization", "db_password", "client_secret", "Set-Cookie", "bearer"])
+def test_secrets_are_not_written(name: str) -> None:
     for formatter in (TextFormatter("w"), JsonFormatter("w")):
-        line = formatter.format(record(**fields))
+        line = formatter.format(record(**{name: "Bearer sk-1"}))
         assert "sk-1" not in line
         assert "***" in line
 

@@ -229,3 +229,12 @@ def test_two_routers_share_one_probe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rig.breaker, "take_probe", lambda *args, **named: take(*args, **named) and take(*args, **named))
     with pytest.raises(NoEngine):
         rig.send(None)
+
+
+def test_pauses_grow_to_a_bound_and_differ_so_that_clients_do_not_come_back_together(tmp_path: Path) -> None:
+    growing = {"retry_initial_backoff_ms": 100, "retry_backoff_multiplier": 2.0, "retry_max_backoff_ms": 300}
+    attempts = Rig(tmp_path, **growing, retry_jitter_factor=0.0).attempts
+    assert [attempts.pause_s(number) for number in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.3])
+    attempts = Rig(tmp_path, **growing, retry_jitter_factor=0.5).attempts
+    pauses = [attempts.pause_s(2) for _ in range(200)]
+    assert 0.1 <= min(pauses) < 0.15 < 0.25 < max(pauses) <= 0.3
