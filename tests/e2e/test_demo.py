@@ -36,6 +36,7 @@ def test_the_line_to_try_works_until_the_demo_is_told_to_end() -> None:
             done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=ANSWER_S, check=False)
         finally:
             process.terminate()
+            process.wait(timeout=30)  # before its pipe is closed, into which it says that it ends
     assert process.returncode == 0
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("data: [DONE]")
