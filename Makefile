@@ -1,6 +1,8 @@
 SHELL := /bin/bash
 python := .venv/bin/python
-export PYTHON ?= python3
+ifndef PYTHON
+export PYTHON := $(shell .ci/python)
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test lint format test-engines wheel binary deb test-vm clean
