@@ -3,6 +3,8 @@
 import time
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from smg.engine import Engine, PairedEngine, Prefill
 from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError
 from smg.obs.metrics import Meter
@@ -53,9 +55,8 @@ class Pairs:
             if before.prefill.unclaimed is not None:
                 return Pair(before.prefill, decode, slot=before.slot)
             before.prefill.close()
-        chosen, lease = self._router.route(
-            record.model, prompt_ids=prompt_ids, routing=routing, avoid=avoid, role="prefill", runtime=record.runtime
-        )
+        own = structs.replace(routing, target_worker=None)  # which names the decode engine
+        chosen, lease = self._router.route(record.model, avoid, prompt_ids=prompt_ids, routing=own, role="prefill", runtime=record.runtime)
         rank = self._router.rank if chosen.rank is None else chosen.rank
         try:
             engine = await self._pool.get(chosen)
