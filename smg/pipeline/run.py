@@ -146,13 +146,13 @@ class Pipeline:
             self._give_up(submission, error)
             raise
 
-    async def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> None:
+    def whole(self, job: Job, *, take: Take, take_text: TakeText | None = None) -> Awaitable[object]:
         """Calls `take` with the events of the answer, `Usage` last; once only where the engine is native and the job does not stream.
 
         With `take_text`, an answer of one choice that is only text and thoughts goes there instead, as JSON in OpenAI's shape. Returns when
         the answer is whole. Raises as `run` does.
         """
-        await self._complete(job, partial(self._take_all, take=take, take_text=take_text))
+        return self._complete(job, partial(self._take_all, take=take, take_text=take_text))
 
     def stream(self, job: Job, write: Write, *, renderer: ChatRenderer) -> Awaitable[bytes]:
         """Writes the chunks of a streamed chat as they come, each wake-up's in one `write`; natively where the output is only text.
@@ -198,8 +198,6 @@ class Pipeline:
             async for attempt in self._tries(submission):
                 with attempt:
                     turn = await self._turn(submission, attempt)
-                    if self._under_way > 1:
-                        await together()
                     try:
                         return await work(turn)
                     except EngineError as error:

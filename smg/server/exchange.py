@@ -38,30 +38,31 @@ MIN_WAIT_S = 0.001
 class Exchange:
     """`status` and `template` are for the observer: what was told to the client, and the path of the route."""
 
+    # What most requests leave as it is costs nothing to make here.
+    template = "unmatched"
+    status = 500
+    _surface = "openai"
+    _form = False
+    _first_look = 0
+    _task: "asyncio.Task[None] | None" = None
+    _timer: asyncio.TimerHandle | None = None
+    _watcher: "asyncio.Future[None] | None" = None
+    _cancelled_by: SmgError | None = None
+    _outlet: Outlet | None = None
+    _permit: Permit | None = None
+    _comments = _seen = 0
+    _quiet_since_s = _looked_s = 0.0
+
     def __init__(self, app: "App", scope: Any, protocol: Any) -> None:
         config = app.services.config.server
         self.method: str = scope.method
-        self.template = "unmatched"
-        self.status = 500
         self._app = app
         self._scope = scope
         self._protocol = protocol
         self._config = config
         self._received_s = time.monotonic()
-        self._surface = "openai"
-        self._form = False
         self._request_id, self._own_id = choose_request_id(scope.headers, config.request_id_headers, prefix="req-")
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._first_look = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._watcher: asyncio.Future[None] | None = None
-        self._cancelled_by: SmgError | None = None
-        self._outlet: Outlet | None = None
-        self._permit: Permit | None = None
-        self._comments = 0
-        self._quiet_since_s = self._looked_s = 0.0
-        self._seen = 0
 
     async def run(self) -> None:
         """Answers the request, whatever happens."""

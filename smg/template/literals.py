@@ -99,9 +99,7 @@ class _Walk:
 
 
 def literal_spans(text: str, sources: Sources, *, finder: MarkFinder, render: Render) -> tuple[Span, ...]:
-    """Gives sorted spans of `text`, the prompt rendered from `sources`, that hold the client's look-alikes."""
-    if not sources.touched(finder):
-        return ()
+    """Gives sorted spans of `text`, the prompt rendered from `sources`, that hold the client's look-alikes; `touched` told of some."""
     search = _Search(text, sources, finder, render)
     spans = search.together()
     return tuple(_merged(search.one_by_one() if spans is None else spans))

@@ -90,6 +90,8 @@ class ChatTemplate:
             kwargs=chat.template_kwargs,
         )
         text, sources = self._repaired(template.compiled, sources, chat, now, budget)
+        if not sources.touched(template.finder):
+            return Rendered(text=text)
 
         def again(other: Sources) -> str | None:
             try:

@@ -32,7 +32,7 @@ def test_the_engine_is_told_the_rank(plane: str, stream: bool, monkeypatch: pyte
         return message
 
     async def main() -> None:
-        async with fleet("vllm", config=Config(engines=Engines(data_plane=plane))) as made:  # type: ignore[arg-type]
+        async with fleet("vllm", config=Config(engines=Engines(data_plane=plane)), dp_size=2) as made:  # type: ignore[arg-type]
             await collect(made, chat(stream=stream, sampling=OWN))
             shm: Shm = made.view.shm
             [known] = made.view.engines("sim-model")

@@ -61,7 +61,7 @@ def test_answers_with_text_finish_and_usage(protocol: str) -> None:
 @pytest.mark.parametrize(("protocol", "expected"), [("vllm", 1), ("sglang", 1), ("tokenspeed", 1), ("mlx", None)])
 def test_the_rank_that_holds_the_prompt_is_asked_for_it(protocol: str, expected: int | None) -> None:
     async def run() -> None:
-        async with fleet(protocol) as engines:
+        async with fleet(protocol, dp_size=2) as engines:
             index, asked = PrefixIndex(engines.view.shm), []
             real = engines.pipeline._asked
             engines.pipeline._asked = lambda *given: asked.append(real(*given)) or asked[-1]  # type: ignore[method-assign, func-returns-value]

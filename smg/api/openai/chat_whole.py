@@ -60,17 +60,18 @@ class ChatWhole:
     def __init__(self, head: Head, switches: Switches) -> None:
         self._head = head
         self._switches = switches
-        self._choices = [_Choice() for _ in range(switches.choices)]
+        self._choices: list[_Choice] = []  # made when events come: most answers come as JSON
         self._usage: Usage | None = None
         self._choice_json = b""
 
     @property
     def is_large(self) -> bool:
         """True when `body` takes so long that it should not hold the event loop up: each token's scores are objects to be made."""
-        return sum(len(choice.scores) for choice in self._choices) > INLINE_SCORES
+        return bool(self._choices) and sum(len(choice.scores) for choice in self._choices) > INLINE_SCORES
 
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events. Raises EngineError for an aborted choice."""
+        self._choices = self._choices or [_Choice() for _ in range(self._switches.choices)]
         for event in events:
             self._take(event)
 
