@@ -78,7 +78,7 @@ def _recall(
     if cache is None or not (model.repeatable or isinstance(source, TextInput)):
         return None, None
     key, prompt = cache.find(source, model=model.number, allow_special=allow_special, content=content)
-    model.cache_meter.request(hit=prompt is not None)
+    model.cache_meter.looked_up[prompt is not None](1)
     return key, prompt
 
 
@@ -91,7 +91,7 @@ def _kept(key: PromptKey | None, prompt: Prompt, model: ServedModel) -> Prompt:
 
 def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: bool, length: int | None = None) -> Prompt:
     """Makes the prompt. `length`: what the input has at most in characters, where that is known."""
-    if (length is None or model.surely_too_long(length)) and model.surely_too_long(length := characters(source)):
+    if (length is None or 0 < model.context_length < length) and model.surely_too_long(length := characters(source)):
         raise ContextExceeded(
             f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)
         )

@@ -42,17 +42,15 @@ class PromptKey(Struct, frozen=True):
 
 
 class CacheMeter:
-    """Counts lookups of both caches, where there is somebody who counts."""
+    """Counts lookups of both caches, where there is somebody who counts. `looked_up`: called with 1 for a request looked up in L0 and not
+    found, or found.
+    """
 
     def __init__(self, meter: Meter | None = None) -> None:
         self._meter = meter
         self._pieces: dict[int, CacheCounts] = {}
         self._prompts = 0
-        self._looked_up = [meter.counter(METRIC, labels).add if meter else _uncounted for labels in (L0_MISS, L0_HIT)]
-
-    def request(self, *, hit: bool) -> None:
-        """A request was looked up in L0."""
-        self._looked_up[hit](1)
+        self.looked_up = [meter.counter(METRIC, labels).add if meter else _uncounted for labels in (L0_MISS, L0_HIT)]
 
     def asks(self) -> bool:
         """A prompt was encoded; true now and then, when `pieces` is to be called."""

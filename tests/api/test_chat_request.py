@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from smg.api.openai import chat_request
-from smg.api.openai.chat_request import ChatReader
+from smg.api.openai.chat_request import REPEATED_BYTES, ChatReader
 from smg.errors import InvalidValue, SmgError
 from tests.api.fake import request
 
@@ -88,13 +88,13 @@ def test_the_last_of_duplicate_keys_counts_with_known_settings():
     assert [(job.model, job.input.messages) for job in jobs] == [("b", ({"role": "user", "content": "2"},))] * 2
 
 
-@pytest.mark.parametrize("text", ["Hi", "long " * 5000], ids=["short", "long"])
+@pytest.mark.parametrize("text", ["Hi", "word " * 300, "long " * 5000], ids=["short", "kept", "long"])
 def test_messages_that_come_again_are_read_as_before(text):
     reader = ChatReader(repeat_bytes=1 << 22)
     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
     jobs = [read(reader, body)[1] for _ in range(5)]
     assert all((job.input, job.content, job.sampling) == (jobs[0].input, jobs[0].content, jobs[0].sampling) for job in jobs)
-    assert jobs[-1].input.messages[0] is jobs[-2].input.messages[0]
+    assert (jobs[-1].input.messages[0] is jobs[-2].input.messages[0]) == (len(text) >= REPEATED_BYTES)
     other = read(reader, {**body, "messages": [{"role": "user", "content": text[:-1] + "!"}]})[1]
     assert other.input.messages[0]["content"] == text[:-1] + "!"
     assert other.content != jobs[0].content

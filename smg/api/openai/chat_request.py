@@ -33,6 +33,8 @@ DECODER = msgspec.json.Decoder(ChatRequest)
 
 MAX_EFFORT_CHARACTERS = 32
 ONLY_OBJECTS = {dict}
+# Shorter messages are read again as soon as they are found.
+REPEATED_BYTES = 1024
 # Bytes of remembered settings: in all, and of one client's. As objects they take up to twenty times that.
 REMEMBERED_BYTES = 1 << 21
 LONGEST_BYTES = 1 << 18
@@ -86,7 +88,8 @@ class ChatReader:
 
         Gives the bytes too: those that are kept, so that whoever compares them sees at once that they are the same.
         """
-        place, known = self._repeats.find(data) if self._repeats else (None, None)
+        repeats = self._repeats if len(data) >= REPEATED_BYTES else None
+        place, known = repeats.find(data) if repeats else (None, None)
         if known is not None:
             return known
         try:
@@ -95,10 +98,9 @@ class ChatReader:
             return data, None
         if type(messages) is not list or {*map(type, messages)} != ONLY_OBJECTS:
             return data, None
-        check_depth(messages, body=body, at="the body")
-        checked = checked_messages(messages)
-        if self._repeats and place:
-            self._repeats.keep(place, data, (data, checked), size=OBJECT_FACTOR * len(data))
+        checked = checked_messages(messages, body=body)
+        if repeats and place:
+            repeats.keep(place, data, (data, checked), size=OBJECT_FACTOR * len(data))
         return data, checked
 
     def _remember(self, key: bytes, settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from smg.api.decode import convert
+from smg.api.decode import check_depth, convert
 from smg.errors import InvalidValue, Unimplemented
 from smg.types.json import JsonObject
 from smg.types.openai.chat import (
@@ -24,8 +24,11 @@ MAX_MESSAGES = 1 << 15
 PARTS = ("text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file")
 
 
-def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...]:
-    """Gives the messages back. Raises InvalidValue with the place of the fault, Unimplemented for parts that are not text."""
+def checked_messages(messages: list[dict[str, object]], *, body: bytes = b"") -> tuple[JsonObject, ...]:
+    """Gives the messages back. Raises InvalidValue with the place of the fault, Unimplemented for parts that are not text.
+
+    `body`: where they come from, if nobody has seen yet that nothing in it is nested too deeply.
+    """
     if not messages:
         raise InvalidValue("messages must not be empty", param="messages")
     if len(messages) > MAX_MESSAGES:
@@ -35,6 +38,7 @@ def checked_messages(messages: list[dict[str, object]]) -> tuple[JsonObject, ...
         if len(message) != 2 or type(message.get("content")) is not str or message.get("role") not in PLAIN:
             odd.append(i)
     if odd:
+        check_depth(messages, body=body, at="the body")
         for i in odd:
             _check_names(messages[i], at=f"messages[{i}]")
         for i, typed in zip(odd, _typed(messages, odd), strict=True):
