@@ -16,6 +16,7 @@ import openai
 
 from smg.obs.seats import PlainSeats
 from smg.obs.shm import FIRST_WORKER_ROW, PlainShm, attach_block
+from smg.server.boot import Phase
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 
 __all__ = ["Fleet", "Gateway", "SimEngine", "running_with_tag", "wait_until"]
@@ -115,6 +116,11 @@ class Gateway:
         epochs = [shm.engine_epoch(slot) for slot in SLOTS]
         rows = range(FIRST_WORKER_ROW, shm.rows)
         return {pid: sum(map(shm.held, [row] * len(SLOTS), SLOTS, epochs)) for row in rows if (pid := shm.row(row)[0])}
+
+    def ready_workers(self) -> int:
+        """The data workers that serve; the gateway is ready with the first of them."""
+        shm = self.memory()
+        return sum(shm.row(row)[1] == Phase.READY for row in range(FIRST_WORKER_ROW, shm.rows))
 
     def seats(self) -> tuple[int, int]:
         """Requests that have a seat, and those that wait for one."""

@@ -43,6 +43,7 @@ def answer_of(http: httpx.Client) -> int:
 
 def test_data_worker(own_fleet: Fleet) -> None:
     gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
+    wait_until(lambda: gateway.ready_workers() == 2, within_s=15, what="both workers serve")
     with load(gateway.base_url, marker=ONE_SECOND, clients=64) as streams:
         held: dict[int, int] = {}
 
