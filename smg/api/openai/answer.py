@@ -16,10 +16,14 @@ from smg.errors import EngineError, InvalidValue
 from smg.types.event import FinishReason, TokenLogprob, Usage
 from smg.types.openai.common import GenerationFields
 
-__all__ = ["Head", "answer_id", "chat_logprobs", "finish_reason", "finite", "open_head", "usage_fields", "wants_usage"]
+__all__ = ["Head", "answer_id", "chat_logprobs", "finish_reason", "finite", "open_head", "usage_json", "wants_usage"]
 
 # JSON has no -inf; OpenAI writes this for a token that could not be sampled.
 IMPOSSIBLE = -9999.0
+USAGE = (
+    b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
+    b'"prompt_tokens_details":{"cached_tokens":%d},"completion_tokens_details":{"reasoning_tokens":%d}}'
+)
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -64,15 +68,10 @@ def wants_usage(request: GenerationFields) -> bool:
     return bool(options.include_usage)
 
 
-def usage_fields(usage: Usage) -> dict[str, object]:
+def usage_json(usage: Usage) -> bytes:
     """Gives the `usage` object."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
+    total = usage.prompt_tokens + usage.completion_tokens
+    return USAGE % (usage.prompt_tokens, usage.completion_tokens, total, usage.cached_tokens, usage.reasoning_tokens)
 
 
 def finish_reason(reason: FinishReason) -> str:

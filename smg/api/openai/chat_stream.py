@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smg.api.openai.answer import Head, chat_logprobs, usage_fields
+from smg.api.openai.answer import Head, chat_logprobs, usage_json
 from smg.api.openai.chat_switches import Switches
 from smg.api.sse import DONE
 from smg.pipeline import ChatFrame
@@ -41,7 +41,7 @@ class ChatStream:
         """Gives the chunk with the usage; empty when it was not asked for."""
         if not self._switches.usage:
             return b""
-        return self._prefix + b',"choices":[],"usage":%b}\n\n' % encode(usage_fields(usage))
+        return self._prefix + b',"choices":[],"usage":%b}\n\n' % usage_json(usage)
 
     def end(self) -> bytes:
         """Gives what closes a stream that went well."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smg.api.openai.answer import Head, chat_logprobs, usage_fields
+from smg.api.openai.answer import Head, chat_logprobs, usage_json
 from smg.api.openai.chat_switches import Switches
 from smg.types.event import Content, Event, Finished, Reasoning, TokenLogprob, ToolArguments, ToolCall, Usage
 
@@ -83,7 +83,7 @@ class ChatWhole:
     def body(self) -> bytes:
         """Gives the response body."""
         choices = self._choice_json or b",".join([self._choice(i, choice) for i, choice in enumerate(self._choices)])
-        usage = encode(usage_fields(self._usage) if self._usage else None)
+        usage = usage_json(self._usage) if self._usage else b"null"
         return self._head.prefix() + b',"choices":[%b],"usage":%b}' % (choices, usage)
 
     def _take(self, event: Event) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from smg.api.openai.answer import Head, usage_fields
+from smg.api.openai.answer import Head, usage_json
 from smg.api.openai.completion_pieces import Piece
 from smg.api.openai.legacy_logprobs import LegacyLogprobs
 from smg.types.event import Usage
@@ -38,7 +38,7 @@ class CompletionStream:
 
     def usage(self, usage: Usage) -> bytes:
         """Gives the last chunk, for clients that asked for it."""
-        return self._prefix + b',"choices":[],"usage":%b}\n\n' % encode(usage_fields(usage))
+        return self._prefix + b',"choices":[],"usage":%b}\n\n' % usage_json(usage)
 
     def _chunk(self, piece: Piece) -> bytes:
         matched = b"" if piece.matched_stop is None else b',"matched_stop":' + encode(piece.matched_stop)
@@ -89,7 +89,7 @@ class CompletionWhole:
     def body(self, usage: Usage) -> bytes:
         """Gives the response body."""
         choices = [_fields(i, choice) for i, choice in enumerate(self._best())]
-        return self._head.prefix() + b',"choices":%b,"usage":%b}' % (encode(choices), encode(usage_fields(usage)))
+        return self._head.prefix() + b',"choices":%b,"usage":%b}' % (encode(choices), usage_json(usage))
 
     def _best(self) -> list[_Choice]:
         if self._shown == self._generated:

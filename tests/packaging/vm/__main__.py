@@ -80,7 +80,10 @@ def attempt(name: str, check: Check, guest: Guest) -> tuple[str, str, float, str
 
 def failure(guest: Guest) -> str:
     """Gives what the guest's systemd says of the service."""
-    return guest.run("journalctl -u smg -n 25 --no-pager -o short-precise; systemctl status --no-pager smg | head -n 12", check=False)
+    return guest.run(
+        "journalctl -u smg -u 'smg@*' -u 'smg-sim@*' -n 40 --no-pager -o short-precise; systemctl status --no-pager smg | head -n 12",
+        check=False,
+    )
 
 
 def try_suite(suite: str, package: pathlib.Path, folder: pathlib.Path, *, only: Collection[str]) -> list[tuple[str, str, float, str]]:
