@@ -206,7 +206,7 @@ def test_preemption_keeps_the_output() -> None:
             assert complete_of(parts).finish_reason == "stop"
         assert sim.counters.preempted > 0
 
-    play(scene, kv_blocks=12, block_size=16)
+    play(scene, kv_blocks=12, block_size=16, itl_ms=2)
 
 
 def _nixl(sim: Sim) -> dict[str, Any]:
