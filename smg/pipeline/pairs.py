@@ -3,8 +3,6 @@
 import time
 from collections.abc import Sequence
 
-from msgspec import structs
-
 from smg.engine import Engine, PairedEngine, Prefill
 from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError
 from smg.obs.metrics import Meter
@@ -55,9 +53,10 @@ class Pairs:
             if before.prefill.unclaimed is not None:
                 return Pair(before.prefill, decode, slot=before.slot)
             before.prefill.close()
-        own = structs.replace(routing, target_worker=None)  # which names the decode engine
-        chosen, lease = self._router.route(record.model, avoid, prompt_ids=prompt_ids, routing=own, role="prefill", runtime=record.runtime)
-        rank = self._router.rank if chosen.rank is None else chosen.rank
+        chosen, lease = self._router.route(
+            record.model, avoid, prompt_ids=prompt_ids, routing=routing, role="prefill", runtime=record.runtime
+        )
+        rank = lease.rank if chosen.rank is None else chosen.rank
         try:
             engine = await self._pool.get(chosen)
         except BaseException:

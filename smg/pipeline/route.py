@@ -26,10 +26,7 @@ class Chosen(Struct, frozen=True):
 
 
 class Router:
-    """Keeps one policy a model and role, since a policy's state is about one set of engines.
-
-    `rank`: which of the engine's data-parallel ranks should have the request routed last, -1 when that is for the engine to choose.
-    """
+    """Keeps one policy a model and role, since a policy's state is about one set of engines."""
 
     def __init__(self, view: WorkerView, *, config: RoutingConfig, meter: Meter | None = None) -> None:
         self._view = view
@@ -37,7 +34,6 @@ class Router:
         self._config = config
         self._named = {model: policy for model, _, policy in (entry.rpartition("=") for entry in config.model_policy)}
         self._policies: dict[tuple[str, Role], Chosen] = {}
-        self.rank = -1
 
     def route(
         self,
@@ -53,20 +49,19 @@ class Router:
         """Gives the chosen engine and the lease that counts the request there. Raises NoEngine when none may have the request.
 
         Slots in `avoid` have just failed this request; they are taken again only when there is no other. `runtime`: only engines of it.
-        `text`: the prompt where the engine tokenizes; `prompt_ids` is empty then.
+        `text`: the prompt where the engine tokenizes; `prompt_ids` is empty then. A target that the request names is the engine that
+        answers, so that a prefill engine is chosen as if there were none.
         """
-        self.rank = -1
         candidates = self._view.candidates(model, role=role)
         if runtime:
             slots = {record.slot for record in self._view.engines(model) if record.runtime == runtime}
             candidates = [candidate for candidate in candidates if candidate.slot in slots]
         if not candidates:
             raise NoEngine(f"no {ROLE_WORDS[role]}engine is ready for {model!r}", retry_after_s=self._view.wait_s(model, role=role))
-        named = self._chosen(model, role)
+        named, size = self._chosen(model, role), len(prompt_ids) or len(text) // 4
         policy = named.policy
-        if routing.target_worker is not None and policy.takes_target:
-            target = self._target(model, routing.target_worker, candidates, tokens=len(prompt_ids) or len(text) // 4)
-            return self._counted(named, target)
+        if routing.target_worker is not None and role != "prefill" and policy.takes_target:
+            return self._target(model, routing.target_worker, candidates, tokens=size, named=named)
         if avoid:
             candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
         name = model if role == "regular" else f"{model}\n{role}"
@@ -75,23 +70,19 @@ class Router:
         if self._config.dp_minimum_tokens_scheduler:
             chosen = _least_rank(best, candidates)
         cached = policy.cached_tokens if chosen is best else 0
-        taken = self._taken(model, chosen, tokens=max(0, (len(prompt_ids) or len(text) // 4) - cached))
+        taken = self._taken(model, chosen, tokens=max(0, size - cached), named=named)
         if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, avoid, prompt_ids=prompt_ids, routing=routing, role=role, runtime=runtime, text=text)
-        self.rank = taken[1].rank = policy.rank
-        return self._counted(named, taken)
-
-    @staticmethod
-    def _counted(named: Chosen, taken: tuple[EngineRecord, Lease]) -> tuple[EngineRecord, Lease]:
-        if named.selections is not None:
-            named.selections.add()
+        taken[1].rank = policy.rank
         return taken
 
-    def _taken(self, model: str, chosen: Candidate, *, tokens: int) -> tuple[EngineRecord, Lease] | None:
+    def _taken(self, model: str, chosen: Candidate, *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease] | None:
         """Gives a candidate's record and the lease there; None when it is none any more."""
         record = self._view.record(chosen.slot)
         if record is None or record.model != model or (chosen.probe and not self._view.take_probe(chosen.slot)):
             return None
+        if named.selections is not None:
+            named.selections.add()
         return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
 
     def _chosen(self, model: str, role: Role) -> Chosen:
@@ -118,12 +109,12 @@ class Router:
         mode = "http" if any(record.relayed for record in engines) else "grpc"
         return self._meter.counter("smg_worker_selection_total", (role, mode, model, policy)) if self._meter is not None else None
 
-    def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int) -> tuple[EngineRecord, Lease]:
+    def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease]:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""
         records = self._view.engines(model)
         record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
         chosen = next((candidate for candidate in candidates if record is not None and candidate.slot == record.slot), None)
-        taken = chosen and self._taken(model, chosen, tokens=tokens)
+        taken = chosen and self._taken(model, chosen, tokens=tokens, named=named)
         if not taken:
             raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)
         return taken

@@ -1,7 +1,7 @@
 """The route stage: what counts as load, forced engines, engines that are not ready, failed ones."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from smg.obs.shm import FIRST_WORKER_ROW, Shm
 from smg.pipeline.route import Router
 from smg.policy import POLICIES, Candidate, Policy, RouteRequest
 from smg.types.job import Routing
-from smg.worker import Breaker, EngineSpec, EngineState, Lease, Registry, WorkerView
+from smg.worker import Breaker, EngineSpec, EngineState, Lease, Registry, Role, WorkerView
 from tests.shm.memory import shared_memory
 
 MODEL = "m"
@@ -31,7 +31,10 @@ class Gateway:
         self.registry = Registry(shm, folder=folder)
         self._shm, self._folder, self._row = shm, folder, FIRST_WORKER_ROW
         self.urls = [f"grpc://engine-{number}:1" for number in range(engines)]
-        for record in self.registry.add(EngineSpec(url=url) for url in self.urls):
+        self.add(EngineSpec(url=url) for url in self.urls)
+
+    def add(self, specs: Iterable[EngineSpec]) -> None:
+        for record in self.registry.add(specs):
             self.registry.describe(msgspec.structs.replace(record, model=MODEL))
             self.registry.set_state(record.url, EngineState.READY)
 
@@ -106,13 +109,10 @@ def test_names_the_rank_that_holds_most(gateway: Open) -> None:
     made = gateway(1)
     router, index = made.worker(policy="cache_aware"), PrefixIndex(made._shm)
     index.set_ranks(made.registry.records()[0].slot, 4)
-    route(router)
-    assert router.rank == -1
+    assert route(router)[1].rank == -1
     index.insert(index.prompt([*IDS, *range(1000)]), made.registry.records()[0].slot, 2)
-    route(router, [*IDS, *range(1000)])
-    assert router.rank == 2
-    route(router, [7] * 100)
-    assert router.rank == -1
+    assert route(router, [*IDS, *range(1000)])[1].rank == 2
+    assert route(router, [7] * 100)[1].rank == -1
 
 
 def test_a_forced_engine_or_none(gateway: Open) -> None:
@@ -127,6 +127,16 @@ def test_a_forced_engine_or_none(gateway: Open) -> None:
         assert caught.value.status == 503
         assert len(caught.value.message) < 200
     assert {route(router, key=str(n))[0] for n in range(50)} == {made.urls[0], made.urls[2]}
+
+
+def test_a_target_is_the_engine_that_answers(gateway: Open) -> None:
+    """With prefill and decode apart the prompt's engine cannot be the one that the request names."""
+    made = gateway(0)
+    roles: list[Role] = ["prefill", "decode", "decode"]
+    made.add(EngineSpec(url=f"grpc://engine-{number}:1", role=role) for number, role in enumerate(roles))
+    router, asked = made.worker(policy="consistent_hashing"), Routing(target_worker="2")
+    chosen = [router.route(MODEL, prompt_ids=IDS, routing=asked, role=role)[0].url for role in ("decode", "prefill")]
+    assert chosen == ["grpc://engine-2:1", "grpc://engine-0:1"]
 
 
 def test_an_open_breaker_is_passed_over_by_hashes_and_by_a_forced_engine(gateway: Open) -> None:
