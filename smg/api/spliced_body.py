@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
-from smg._ext import NO_EXT, value_span
 from smg.api.decode import decode
-from smg.api.openai.division import plain_value_span
+from smg.api.openai.division import find_value
 
 __all__ = ["Asked", "asked_in", "spliced"]
 
@@ -19,8 +18,6 @@ FIELDS = msgspec.json.Decoder(dict[str, Raw])
 ITEMS = msgspec.json.Decoder(list[Raw])
 
 NOTHING: Mapping[str, bytes] = {}
-
-_span = plain_value_span if NO_EXT else value_span
 
 
 class Asked(Struct, frozen=True):
@@ -48,7 +45,7 @@ def spliced(body: bytes, values: Mapping[str, bytes], too: Mapping[str, bytes] =
     """
     fields = decode(body, FIELDS)
     wanted = {**values, **{name: value for name, value in too.items() if name in fields}}
-    spans = {name: _span(body, name.encode()) for name in wanted if name in fields}
+    spans = {name: find_value(body, name.encode()) for name in wanted if name in fields}
     if None in spans.values():
         return msgspec.json.encode({**fields, **{name: Raw(value) for name, value in wanted.items()}})
     more = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in wanted.items() if name not in fields)

@@ -22,14 +22,16 @@ from smg.engine.events import KvBatch, KvBlock, KvCleared, KvRemoved, KvStored
 from smg.engine.fields import field_table
 from smg.engine.grpc import GrpcEngine
 from smg.engine.http import HTTP_SCHEMES, Head, HttpCall, HttpEngine, HttpRequest
-from smg.engine.pair import PairedEngine, Prefill
+from smg.engine.pair import CAUSE_S, RELEASE_S, PairedEngine, Prefill
 from smg.engine.reader import leave_call
 from smg.engine.status import error_of_call
 from smg.errors import ConfigError
 
 __all__ = [
+    "CAUSE_S",
     "ENGINES",
     "HTTP_SCHEMES",
+    "RELEASE_S",
     "Engine",
     "EngineDelta",
     "EngineFinish",

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
@@ -29,6 +29,7 @@ from smg.pb import common_pb2
 
 __all__ = ["GrpcEngine"]
 
+Made = TypeVar("Made")
 Reply: TypeAlias = Any  # a protobuf message of the driver's own protocol
 
 # Parameter that a protocol may lack → whether a request needs it.
@@ -123,10 +124,7 @@ class GrpcEngine(Engine):
         """Starts the request on the native plane; see `Engine.generate_into`. Nothing but the call itself ends it."""
         if self._link is None:
             raise EngineUnavailable("the connection to the engine is closed")
-        try:
-            message = self._writer.write(request)
-        except (ValueError, TypeError) as error:
-            raise self._misfit(error) from error
+        message = self._made(self._writer.write, request)
         return await self._link.call(self._generate_path, message, sink, timeout_s=min(timeout_s, LONGEST_TIMEOUT_S))
 
     async def abort(self, request_id: str) -> None:
@@ -209,16 +207,15 @@ class GrpcEngine(Engine):
             raise EngineUnavailable("the connection to the engine is closed")
         return self._methods[method](request, timeout=min(timeout_s, LONGEST_TIMEOUT_S), metadata=self.call_metadata, wait_for_ready=False)
 
-    def _misfit(self, error: Exception) -> EngineRejected:
-        return EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error))
+    def _made(self, make: Callable[[EngineRequest], Made], request: EngineRequest) -> Made:
+        try:
+            return make(request)
+        except (ValueError, TypeError) as error:
+            raise EngineRejected(f"a value of the request does not fit the {self.runtime} engine's protocol", detail=str(error)) from error
 
     async def _reader(self, request: EngineRequest, *, timeout_s: float) -> Reader:
         if self._link is None:
-            try:
-                asked = self.encode(request)
-            except (ValueError, TypeError) as error:
-                raise self._misfit(error) from error
-            return AioReader(self._open("Generate", asked, timeout_s=timeout_s))
+            return AioReader(self._open("Generate", self._made(self.encode, request), timeout_s=timeout_s))
         messages = Messages()
         call = await self.generate_into(messages.sink, request, timeout_s=timeout_s)
         messages.watch(call, timeout_s=timeout_s)

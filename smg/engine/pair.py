@@ -17,11 +17,11 @@ from smg.engine.base import Engine, EngineDelta, EngineRequest, Failed, KvTransf
 from smg.engine.transfer import Handover, handover_of, rendezvous
 from smg.errors import EngineError, EngineTimeout, EngineUnavailable, UnsupportedParameter
 
-__all__ = ["PairedEngine", "Prefill"]
+__all__ = ["CAUSE_S", "RELEASE_S", "PairedEngine", "Prefill"]
 
 # What a decode engine may take to fetch a cache that nobody wants any more, so that the prefill engine can give it up.
 RELEASE_S = 30.0
-# How much later than the decode engine's failure the prefill engine's may be known, if it is the cause.
+# How much later than the decode engine's failure the prefill engine's may be known, if it is the cause; and its end, if all went well.
 CAUSE_S = 0.5
 
 

@@ -35,8 +35,7 @@ async def read_body(source: BodySource, headers: Headers, *, limit: int, form: b
 
     Raises UnsupportedMedia, BodyTooLarge (before buffering), BodyTimeout, ClientGone when it breaks off.
     """
-    if form or headers.get("content-type") != JSON_MEDIA or headers.get("content-encoding") is not None:
-        check_media(headers, form=form)
+    check_media(headers, form=form)
     length = _length(headers)
     if length is not None and length > limit:
         raise BodyTooLarge(f"the body has {length} bytes; the limit is {limit}")
@@ -57,6 +56,8 @@ def check_media(headers: Headers, *, form: bool = False) -> None:
     forms looks at their origin.
     """
     encoding = headers.get("content-encoding")
+    if not form and encoding is None and headers.get("content-type") == JSON_MEDIA:
+        return
     if encoding and encoding.strip().lower() != "identity":
         raise UnsupportedMedia(f"content-encoding {encoding[:40]!r} is not supported; send the body as it is")
     media = (headers.get("content-type") or "").split(";", 1)[0].strip().lower()

@@ -11,18 +11,18 @@ MAX_AGE_S = 600
 
 
 class Cors:
-    """Makes the headers for an origin that is allowed; `*` allows any. Without `origins` there are none."""
+    """Makes the headers for an origin that is allowed; `*` allows any."""
 
     def __init__(self, origins: Iterable[str]) -> None:
-        self.origins = frozenset(origin.rstrip("/") for origin in origins)
-        self._any = "*" in self.origins
+        self._origins = frozenset(origin.rstrip("/") for origin in origins)
+        self._any = "*" in self._origins
 
     def headers(self, request: Headers) -> list[tuple[str, str]]:
         """Gives the headers of a response; none for a request of no page or of one that is not allowed."""
-        if not self.origins:
+        if not self._origins:
             return []
         origin = request.get("origin")
-        if origin is None or not (self._any or origin in self.origins):
+        if origin is None or not (self._any or origin in self._origins):
             return [] if self._any else [("vary", "origin")]
         allowed = [("access-control-allow-origin", "*" if self._any else origin), ("access-control-expose-headers", EXPOSED)]
         return allowed if self._any else [*allowed, ("vary", "origin")]

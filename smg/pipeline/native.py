@@ -165,11 +165,9 @@ class NativeCall(Tended):
     async def run(self, deadline_s: float) -> Usage:
         """Returns when every choice is finished and the exit has told all. Leaving early aborts the request at the engine."""
         await self._start(deadline_s)
-        create_future = asyncio.get_running_loop().create_future
         try:
             while not self._over:
-                self._waiter = create_future()
-                await self._waiter
+                await self._next()
         finally:
             self._leave()
         return self._end()
@@ -193,10 +191,10 @@ class NativeCall(Tended):
         self._call = await self._engine.generate_into(self.machine, self._request, timeout_s=timeout_s, failed=self._fail)
         self._tick = self._deadlines.add(self, deadline_s)
 
-    async def _wait(self) -> None:
-        """Returns after the next thing that happened."""
+    def _next(self) -> "asyncio.Future[None]":
+        """Gives the next thing that happens; a future by itself, since each coroutine more is gone through at every wake-up."""
         self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+        return self._waiter
 
     def _leave(self) -> None:
         """Ends the call in any state."""
@@ -224,8 +222,7 @@ class NativeCall(Tended):
             self._fail(EngineProtocol(error))
         else:
             self._over = True
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            self._wake()
 
     def _fail(self, error: Exception) -> None:
         if not self._over:
@@ -366,7 +363,7 @@ class NativeEvents(NativeCall):
                     yield self._held.popleft()
                 self._resume()
                 if not self._over:
-                    await self._wait()
+                    await self._next()
         finally:
             self._leave()
         while self._held:

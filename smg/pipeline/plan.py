@@ -1,5 +1,7 @@
 """Plan stage: fills in every default, and puts a job into one engine request that fits any protocol."""
 
+from typing import TypeVar
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
@@ -11,10 +13,12 @@ from smg.types.job import Constraint, Job, Sampling
 
 __all__ = ["engine_request", "resolve_sampling"]
 
-BASES = 256
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+KEPT = 256  # of each of these
 # By the identity of a model's defaults, which the entry keeps alive.
 _BASES: dict[tuple[int, str], tuple[Sampling, ResolvedSampling]] = {}
-RESOLVED = 256
 # By the identity of what was asked and of its base, which the entry keeps alive: a client's requests have the same parameters each time.
 _RESOLVED: dict[tuple[int, int], tuple[Sampling, ResolvedSampling, ResolvedSampling]] = {}
 
@@ -65,14 +69,13 @@ def resolve_sampling(job: Job, *, model: ServedModel, prompt: Prompt, info: Mode
     """
     asked, base = job.sampling, _base(model.folder.sampling_defaults, info.default_sampling_json)
     room = model.context_length - len(prompt.ids) if model.context_length else None
-    if asked.max_tokens is UNSET or (room is not None and asked.max_tokens > room):
-        return _resolved(asked, base, _max_tokens(asked, room=room))
+    max_tokens = _max_tokens(asked, room=room)
+    if asked.max_tokens is UNSET:  # it depends on the prompt
+        return _resolved(asked, base, max_tokens)
     known = _RESOLVED.get((id(asked), id(base)))
     if known is None or known[0] is not asked or known[1] is not base:
-        known = asked, base, _resolved(asked, base, asked.max_tokens)
-        while len(_RESOLVED) >= RESOLVED:
-            _RESOLVED.pop(next(iter(_RESOLVED)))
-        _RESOLVED[id(asked), id(base)] = known
+        known = asked, base, _resolved(asked, base, max_tokens)
+        _keep(_RESOLVED, (id(asked), id(base)), known)
     return known[2]
 
 
@@ -106,10 +109,14 @@ def _base(model: Sampling, engine_json: str) -> ResolvedSampling:
         if values:
             filled[name] = values[0]
     base = ResolvedSampling(**filled)
-    while len(_BASES) >= BASES:
-        _BASES.pop(next(iter(_BASES)))
-    _BASES[id(model), engine_json] = model, base
+    _keep(_BASES, (id(model), engine_json), (model, base))
     return base
+
+
+def _keep(kept: dict[Key, Entry], key: Key, entry: Entry) -> None:
+    while len(kept) >= KEPT:
+        kept.pop(next(iter(kept)))
+    kept[key] = entry
 
 
 def _max_tokens(asked: Sampling, *, room: int | None) -> int | None:

@@ -1,7 +1,6 @@
 """Prompt stages: a job's input becomes text and token ids, and is refused when it does not fit the context. No engine is involved."""
 
 import asyncio
-import sys
 from array import array
 
 from msgspec import structs
@@ -35,8 +34,8 @@ async def prepare(
     if isinstance(source, TokenInput):
         return _checked_ids(source, model)
     if isinstance(source, ChatInput):
-        if model.context_length and len(source.messages) >= model.context_length:  # each of them takes a token at least
-            check_length(len(source.messages), model, param="messages", what="messages")
+        if model.context_length:
+            check_length(len(source.messages), model, param="messages", what="messages")  # each of them takes a token at least
         if source.chat_template is not None:  # whose cost nobody knows
             return await asyncio.to_thread(_prepare, source, model, allow_special)
         if content is not None and len(content[1]) <= INLINE_CHARACTERS and not source.tools and not source.documents:
@@ -96,8 +95,7 @@ def _prepare(source: ChatInput | TextInput, model: ServedModel, allow_special: b
             f"the prompt has {length} characters; this model's context is {model.context_length} tokens", param=_param(source)
         )
     prompt = _encode(source, model, allow_special)
-    if not 0 < len(prompt.ids) < (model.context_length or sys.maxsize):
-        check_length(len(prompt.ids), model, param=_param(source))
+    check_length(len(prompt.ids), model, param=_param(source))
     return prompt
 
 
@@ -144,13 +142,11 @@ def _checked_ids(source: TokenInput, model: ServedModel) -> Prompt:
 
 def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bool) -> Prompt:
     if isinstance(source, TextInput):
-        if len(source.text) > BEGINNING * model.context_length > 0:
-            _check_beginning(source.text, model, param="prompt")
+        _check_beginning(source.text, model, param="prompt")
         packed = model.tokenizer.encode_packed(source.text, add_special_tokens=source.add_special_tokens)
         return Prompt(ids=array("I", packed), text=source.text)
     rendered = _render(source, model)
-    if len(rendered.text) > BEGINNING * model.context_length > 0:
-        _check_beginning(rendered.text, model, param="messages")
+    _check_beginning(rendered.text, model, param="messages")
     ids = encode_prompt(model.tokenizer, rendered, allow_special=allow_special)
     thinking = bool(model.reasoning_parser) and opens_thinking(rendered.text, model.reasoning_parser)
     return Prompt(ids=ids, text=rendered.text, thinking=thinking)
@@ -159,6 +155,8 @@ def _encode(source: ChatInput | TextInput, model: ServedModel, allow_special: bo
 def _check_beginning(text: str, model: ServedModel, *, param: str) -> None:
     """Refuses a text whose beginning alone is far over the context: cutting it changes the tokens at the cut, never half of all."""
     limit = model.context_length
+    if not len(text) > BEGINNING * limit > 0:
+        return
     tokens = len(model.tokenizer.encode_packed(text[: BEGINNING * limit])) // ID_BYTES
     if tokens > 2 * limit:
         raise ContextExceeded(f"this model's maximum context length is {limit} tokens; the prompt has more than {tokens}", param=param)

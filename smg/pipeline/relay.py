@@ -178,8 +178,7 @@ class Relay:
     def _another(self, request: RelayRequest, attempt: Attempt) -> bool:
         """True when an engine may have the request that has not failed it: one that says it is full is not asked again at once."""
         failed = attempt.tries.failed | {attempt.record.slot}
-        free = any(candidate.slot not in failed for candidate in self._view.candidates(request.model, role=attempt.record.role))
-        return free and request.routing.target_worker is None
+        return request.routing.target_worker is None and self._view.has_other(request.model, role=attempt.record.role, failed=failed)
 
 
 async def _stream(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, out: Out) -> bytes:

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from smg.engine import HttpCall, HttpEngine, HttpRequest
+from smg.engine import CAUSE_S, RELEASE_S, HttpCall, HttpEngine, HttpRequest
 from smg.errors import EngineBusy, EngineRejected, InvalidValue, RequestError, SmgError, Unimplemented
 from smg.obs.metrics import Meter
 from smg.pipeline.attempts import Attempt
@@ -27,10 +28,6 @@ __all__ = ["RelayPair", "RelayPairs"]
 
 log = logging.getLogger(__name__)
 
-# How much later than the decode engine's failure the prefill engine's may be known, if it is the cause; and its end, if all went well.
-CAUSE_S = 0.5
-# What a decode engine may take to fetch a cache that nobody wants any more, so that the prefill engine can give it up.
-RELEASE_S = 30.0
 RELEASED_BYTES = 1 << 20
 # Each of them has a room, named in the body.
 MOST_ROOMS = 4096
@@ -175,10 +172,7 @@ class RelayPair:
             runtime=attempt.record.runtime,
         )
         failed = attempt.tries.failed | {record.slot}
-
-        def another() -> bool:
-            return any(candidate.slot not in failed for candidate in self._pairs.view.candidates(request.model, role="prefill"))
-
+        another = partial(self._pairs.view.has_other, request.model, role="prefill", failed=failed)
         self._leg = Leg(record, lease, deadline_s=request.deadline_s, another=another, done=self._done)
         return self._leg
 

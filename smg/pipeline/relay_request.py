@@ -60,7 +60,7 @@ async def message_for(request: RelayRequest, record: EngineRecord) -> HttpReques
     """Gives the request as one engine, or one rank of it, gets it."""
     body, name = request.body, engine_name(request.canonical, record)
     if name != request.name:
-        body = await asyncio.to_thread(request.rename, body, name) if len(body) > INLINE_BYTES else request.rename(body, name)
+        body = await _rewritten(body, request.rename, name)
     message = HttpRequest(method=request.method, target=request.target, headers=request.headers, body=body)
     if record.rank is None:
         return message
@@ -75,10 +75,11 @@ async def changed(
 ) -> HttpRequest:
     """Gives a message with other values in its body, which must be a JSON object; those of `too` only where it has such fields."""
     assert request.splice is not None
-    large = len(message.body) > INLINE_BYTES
-    splice = request.splice
-    body = await asyncio.to_thread(splice, message.body, values, too) if large else splice(message.body, values, too)
-    return structs.replace(message, body=body)
+    return structs.replace(message, body=await _rewritten(message.body, request.splice, values, too))
+
+
+async def _rewritten(body: bytes, rewrite: Callable[..., bytes], *how: object) -> bytes:
+    return await asyncio.to_thread(rewrite, body, *how) if len(body) > INLINE_BYTES else rewrite(body, *how)
 
 
 def engine_name(name: str, record: EngineRecord) -> str:

@@ -142,8 +142,7 @@ class Exchange:
         return read_body(self._protocol, self._scope.headers, limit=self._config.max_payload_bytes, form=self._form)
 
     def _headers(self, headers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-        own = [*headers, ("x-request-id", self._request_id)]
-        return own + self._app.cors.headers(self._scope.headers) if self._app.cors.origins else own
+        return [*headers, ("x-request-id", self._request_id), *self._app.cors.headers(self._scope.headers)]
 
     def _send(self, reply: Reply) -> None:
         self.status = reply.status

@@ -56,7 +56,7 @@ class EnginePool:
 
     async def get(self, record: EngineRecord) -> Engine:
         """Gives the started driver of an engine. Raises what its `start` raises; the next call tries again."""
-        key = (record.base_url or record.url, record.runtime, record.api_key)  # `key_of`, at each request
+        key = key_of(record)
         task = self._drivers.get(key)
         if task is None:
             self._records[key] = [record]

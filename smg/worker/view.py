@@ -184,6 +184,10 @@ class WorkerView:
                 candidates.append(seen)
         return candidates
 
+    def has_other(self, model: str, *, role: Role, failed: frozenset[int]) -> bool:
+        """True when an engine of a model and role may have a request that is not at one of these slots."""
+        return any(candidate.slot not in failed for candidate in self.candidates(model, role=role))
+
     def wait_s(self, model: str, *, role: Role = "regular") -> int:
         """Gives the whole seconds until an engine that is ready may have a request, 1 at least: what a client is told when none may."""
         group = self._groups.get((model, role))

@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
+from smg._ext import value_span
 from smg.api import spliced_body
 from smg.api.openai.division import plain_value_span
 from smg.api.spliced_body import Asked, asked_in, spliced
 from smg.errors import InvalidJson
 
-SPANS = pytest.mark.parametrize("span", [spliced_body.value_span, plain_value_span], ids=["native", "plain"])
+SPANS = pytest.mark.parametrize("span", [value_span, plain_value_span], ids=["native", "plain"])
 
 
 @SPANS
@@ -23,14 +24,14 @@ SPANS = pytest.mark.parametrize("span", [spliced_body.value_span, plain_value_sp
     ],
 )
 def test_all_else_stays(span: object, body: bytes, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spliced_body, "_span", span)
+    monkeypatch.setattr(spliced_body, "find_value", span)
     assert spliced(body, {"a": b"[1]", "b": b"null"}) == expected
 
 
 @SPANS
 @pytest.mark.parametrize("body", [b'{"a":1,"a":2}', b'{"\\u0061":1}', b'{"a":1,"\\u0061":2}'])
 def test_no_second_field_of_a_name_is_left(span: object, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spliced_body, "_span", span)
+    monkeypatch.setattr(spliced_body, "find_value", span)
     assert spliced(body, {"a": b"5"}) == b'{"a":5}'
 
 

@@ -15,7 +15,7 @@ from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
 from smg.worker import EngineState
-from tests.engine.http.upstream import STREAM_HEAD, Asked, answer, chunked, upstream
+from tests.engine.http.upstream import STREAM_HEAD, Asked, Script, answer, chunked, upstream
 from tests.server.relaying import Relaying, config, over, relaying
 from tests.server.serving import until
 from tests.server.test_relay import hang, idle, run, saying
@@ -145,6 +145,21 @@ def test_what_the_prefill_engine_says_of_the_request_is_passed_on(runtime: str) 
     run(scene())
 
 
+def in_turn() -> tuple[Script, Script]:
+    """Gives a prefill engine, and a decode engine that answers once that has."""
+    helped = asyncio.Event()
+
+    async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(HANDED))
+        helped.set()
+
+    async def decodes(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await helped.wait()
+        writer.write(answer())
+
+    return helps, decodes
+
+
 @RUNTIMES
 @pytest.mark.parametrize("status", ["503 Service Unavailable", "429 Too Many Requests", ""])
 def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -> None:
@@ -154,16 +169,7 @@ def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -
         ill = saying(answer(b"{}", status=status)) if status else saying(close=True)
         many = ({"role": "prefill"}, {"role": "prefill"}, {"role": "decode"})
         made = config(routing={"prefill_policy": "passthrough"})
-        helped = asyncio.Event()
-
-        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            writer.write(answer(HANDED))
-            helped.set()
-
-        async def decodes(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            await helped.wait()
-            writer.write(answer())
-
+        helps, decodes = in_turn()
         async with relaying(ill, helps, decodes, runtime=runtime, records=many, made=made) as gateway:
             reply = await asking(gateway)
             assert reply.status_code == 200, reply.text
@@ -181,16 +187,7 @@ def test_a_request_that_waits_at_a_lost_engine_goes_to_another(runtime: str, los
     """A part that has said nothing yet, at an engine that does not answer checks any more."""
 
     async def scene() -> None:
-        helped = asyncio.Event()
-
-        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            writer.write(answer(HANDED))
-            helped.set()
-
-        async def decodes(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            await helped.wait()
-            writer.write(answer())
-
+        helps, decodes = in_turn()
         scripts = [helps, helps, decodes, decodes]
         scripts[lost] = hang
         roles = tuple({"role": role} for role in ("prefill", "prefill", "decode", "decode"))

@@ -67,7 +67,7 @@ class ChatWhole:
     @property
     def is_large(self) -> bool:
         """True when `body` takes so long that it should not hold the event loop up: each token's scores are objects to be made."""
-        return bool(self._choices) and sum(len(choice.scores) for choice in self._choices) > INLINE_SCORES
+        return sum(len(choice.scores) for choice in self._choices) > INLINE_SCORES
 
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events. Raises EngineError for an aborted choice."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from smg._ext import NO_EXT, value_span
 
-__all__ = ["NOBODY", "Division", "Names", "divided", "plain_value_span"]
+__all__ = ["NOBODY", "Division", "Names", "divided", "find_value", "plain_value_span"]
 
 # Above this a body is mostly messages, and reading it twice would cost more than the checks.
 SMALL_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class Division(Struct, frozen=True):
 
 def divided(body: bytes) -> Division | None:
     """Gives the parts; None for a body that only the typed decoder can judge."""
-    span = _span(body, b"messages") if len(body) <= SMALL_BYTES else None
+    span = find_value(body, b"messages") if len(body) <= SMALL_BYTES else None
     if span is None:
         return None
     begin, end = span
@@ -129,4 +129,4 @@ def _after_brackets(body: bytes, at: int) -> int | None:
     return None
 
 
-_span = plain_value_span if NO_EXT else value_span
+find_value = plain_value_span if NO_EXT else value_span

@@ -4,6 +4,7 @@ A protocol file subclasses `Service` beside its generated servicer, says how a r
 """
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -91,6 +92,18 @@ class Engine:
             "max_running_requests": options.max_running,
             "num_waiting_uncached_tokens": counters.waiting_uncached_tokens,
         }
+
+    def loads_told(self, pb: Any) -> Any:
+        """Gives the GetLoadsResponse of a protocol's module that sums the ranks up, too."""
+        loads = [pb.SchedulerLoad(**load) for load in self.loads()]
+        total = pb.AggregateMetrics(
+            total_running_reqs=sum(load.num_running_reqs for load in loads),
+            total_waiting_reqs=sum(load.num_waiting_reqs for load in loads),
+            total_reqs=sum(load.num_total_reqs for load in loads),
+            avg_token_usage=sum(load.token_usage for load in loads) / len(loads),
+            avg_utilization=sum(load.utilization for load in loads) / len(loads),
+        )
+        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=len(loads), loads=loads, aggregate=total)
 
 
 class Service(Generic[Request, Response]):

@@ -145,15 +145,8 @@ class Servicer(
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
         """Tells the load of each rank."""
-        loads = [pb.SchedulerLoad(**load) for load in self.engine.loads()]
-        total = pb.AggregateMetrics(
-            total_running_reqs=sum(load.num_running_reqs for load in loads),
-            total_waiting_reqs=sum(load.num_waiting_reqs for load in loads),
-            total_reqs=sum(load.num_total_reqs for load in loads),
-            avg_token_usage=sum(load.token_usage for load in loads) / len(loads),
-            avg_utilization=sum(load.utilization for load in loads) / len(loads),
-        )
-        return pb.GetLoadsResponse(timestamp=str(time.time()), version=VERSION, dp_rank_count=len(loads), loads=loads, aggregate=total)
+        told: pb.GetLoadsResponse = self.engine.loads_told(pb)
+        return told
 
     def _prompt_logprobs(self, call: Call) -> pb.InputLogProbs:
         """Scores the prompt; its first token has no value."""
