@@ -60,26 +60,29 @@ class BlockPool:
         return -(-tokens // self.block_size)
 
     def open(self, ids: list[int]) -> BlockTable | None:
-        """Gives a table that holds `ids`, or None when there are too few free blocks. At least one token is left to compute."""
+        """Gives a table with room for `ids`, or None when there are too few free blocks. At least one token is left to compute.
+
+        What was not in the cache can be found there once `store` says that it has been computed.
+        """
         table = BlockTable()
         if self.caching:
             self._match(table, ids)
-        if self.needed(len(ids)) - len(table.blocks) > len(self._free):
+        table.cached_tokens = len(table.blocks) * self.block_size
+        if not self._reserve(table, len(ids)):
             self.close(table)
             return None
-        table.cached_tokens = len(table.blocks) * self.block_size
-        self.extend(table, ids)
         return table
+
+    def store(self, table: BlockTable, ids: list[int], *, computed: int) -> None:
+        """Is told that the first `computed` of a table's `ids` have been: the blocks that they fill can be found from now on."""
+        if self.caching:
+            self._name(table, ids, computed)
 
     def extend(self, table: BlockTable, ids: list[int]) -> bool:
         """Makes the table hold all of `ids`, of which it holds a prefix; False when a block is missing, the table being as it was."""
-        missing = self.needed(len(ids)) - len(table.blocks)
-        if missing > len(self._free):
+        if not self._reserve(table, len(ids)):
             return False
-        for _ in range(missing):
-            table.blocks.append(self._take())
-        if self.caching:
-            self._name(table, ids)
+        self.store(table, ids, computed=len(ids))
         return True
 
     def close(self, table: BlockTable) -> None:
@@ -106,6 +109,15 @@ class BlockPool:
         events, self.events = self.events, []
         return events
 
+    def _reserve(self, table: BlockTable, tokens: int) -> bool:
+        """Gives the table blocks for so many tokens; False, and nothing, when there are too few."""
+        missing = self.needed(tokens) - len(table.blocks)
+        if missing > len(self._free):
+            return False
+        for _ in range(missing):
+            table.blocks.append(self._take())
+        return True
+
     def _match(self, table: BlockTable, ids: list[int]) -> None:
         """Takes the known blocks that `ids` begins with."""
         size = self.block_size
@@ -120,11 +132,11 @@ class BlockPool:
             table.hashed += 1
             table.last_hash = name
 
-    def _name(self, table: BlockTable, ids: list[int]) -> None:
-        """Names the blocks that became full."""
+    def _name(self, table: BlockTable, ids: list[int], count: int) -> None:
+        """Names the blocks that the first `count` ids filled."""
         size, parent = self.block_size, table.last_hash
         stored: list[tuple[int, tuple[int, ...]]] = []
-        for index in range(table.hashed, len(ids) // size):
+        for index in range(table.hashed, count // size):
             content = tuple(ids[index * size : (index + 1) * size])
             name = chain_hash(table.last_hash, content)
             if name in self._block_of:  # another sequence computed the same at the same time: its copy keeps the name

@@ -37,10 +37,15 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     step_base_ms: Annotated[float, Meta(ge=0, description="time of a decode step whatever its batch")] = 7.0
     step_sequence_us: Annotated[float, Meta(ge=0, description="time that each sequence adds to a decode step")] = 50.0
     step_token_us: Annotated[float, Meta(ge=0, description="time that each token of the batch's contexts adds to a decode step")] = 0.0
+    step_overlap: Annotated[
+        float, Meta(ge=0, le=1, description="part of a step's base that goes on while prompts are computed in the same step; 0 = added up")
+    ] = 0.0
     dp_size: Annotated[int, Meta(ge=1, le=256, description="data-parallel ranks, each with a batch and a KV cache of its own")] = 1
     max_running: Annotated[int, Meta(ge=1, description="sequences in a batch")] = 256
     max_waiting: Annotated[int, Meta(ge=0, description="sequences in the queue, above which a request is refused; 0 = no limit")] = 0
-    max_prefill_tokens: Annotated[int, Meta(ge=1, description="uncached prompt tokens that one step takes in")] = 8192
+    max_prefill_tokens: Annotated[
+        int, Meta(ge=1, description="prompt tokens that one step computes at most, beside the answers' tokens; longer prompts are cut")
+    ] = 8192
     kv_blocks: Annotated[int, Meta(ge=1, description="blocks of the KV cache")] = 8192
     block_size: Annotated[int, Meta(ge=1, description="tokens in a block")] = 16
     prefix_cache: Annotated[bool, Meta(description="use blocks again for prompts that begin alike")] = True

@@ -72,9 +72,11 @@ class Output(Struct, frozen=True, kw_only=True):
 
 
 class Sequence:
-    """One choice while it lives. `ids` are the prompt's and the generated ones; `not_before_s` holds its next step back."""
+    """One choice while it lives. `ids` are the prompt's and the generated ones, of which the last `uncomputed` wait for a step of the batch
+    that computes them; `not_before_s` holds its next token back.
+    """
 
-    __slots__ = ("call", "finished", "ids", "index", "not_before_s", "source", "table")
+    __slots__ = ("call", "finished", "ids", "index", "not_before_s", "source", "table", "uncomputed")
 
     def __init__(self, call: "Call", *, index: int, source: TokenSource) -> None:
         self.call = call
@@ -82,6 +84,7 @@ class Sequence:
         self.source = source
         self.ids = list(call.submission.prompt_ids)
         self.table: BlockTable | None = None
+        self.uncomputed = 0
         self.finished = False
         self.not_before_s = 0.0
 

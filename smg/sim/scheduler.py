@@ -1,7 +1,8 @@
 """The simulated engine's heart, a continuous-batching loop: `Call`s come in, their outputs go out step by step. Used by every protocol.
 
-One step: waiting sequences join the batch while there is room, the cost model says how long the GPU works, then every sequence of the batch
-that is due makes one token.
+One step: prompts that were begun go on, waiting sequences join the batch while there is room, the cost model says how long the GPU works,
+then every sequence of the batch whose prompt is computed and which is due makes one token. A prompt that is longer than what is left of a
+step is cut, as in vLLM (`max_num_batched_tokens`, of which answers take a token each there) and SGLang (`chunked_prefill_size`).
 """
 
 import asyncio
@@ -174,15 +175,15 @@ class Scheduler:
     async def _run(self) -> None:
         while True:
             self.pins.expire(time.monotonic())
-            uncached = self._admit()
+            prompts = self._take_prompts()
             now = time.monotonic()
             due = [sequence for sequence in self._running if _is_due(sequence, now=now)]
             self.publish()
-            if not due and not uncached:
+            if not due and not prompts:
                 await self._idle(now)
                 continue
             context = sum(len(sequence.ids) for sequence in due)
-            await asyncio.sleep(self.cost.prefill_s(uncached) + self.cost.step_s(len(due), context=context))
+            await asyncio.sleep(self.cost.mixed_s(prompts, len(due), context=context))
             for sequence in due:
                 if not sequence.finished and sequence.table is not None:
                     self._advance(sequence)
@@ -201,28 +202,44 @@ class Scheduler:
             async with asyncio.timeout(min(times) if times else None):
                 await self._wake.wait()
 
-    def _admit(self) -> int:
-        """Moves sequences from the queue to the batch; gives the number of prompt tokens that must be computed for them."""
-        uncached = 0
-        while self._waiting and len(self._running) < self.options.max_running and uncached < self.options.max_prefill_tokens:
-            sequence = self._waiting[0]
-            table = self.pool.open(sequence.ids)
-            if table is None:
-                break
-            self._waiting.popleft()
-            sequence.table = table
-            call = sequence.call
-            if not call.admitted.is_set():
-                call.admitted.set()
-                call.cached_tokens = table.cached_tokens
-                self.counters.prompt_tokens += len(call.submission.prompt_ids)
-                self.counters.cached_tokens += table.cached_tokens
-            if not call.remote_prompt:
-                uncached += len(sequence.ids) - table.cached_tokens
-            delay_ms = call.script.ttft_ms if not sequence.source.made else 0.0
-            sequence.not_before_s = time.monotonic() + delay_ms / 1e3 if delay_ms else 0.0
-            self._running.append(sequence)
-        return uncached
+    def _take_prompts(self) -> int:
+        """Gives the prompt tokens that the step computes: of prompts that were begun, then of those that leave the queue for the batch."""
+        most = left = self.options.max_prefill_tokens
+        for sequence in self._running:
+            if sequence.uncomputed and not sequence.call.frozen:
+                left -= self._compute(sequence, most=left)
+        while left and self._waiting and len(self._running) < self.options.max_running and self._admit(self._waiting[0]):
+            left -= self._compute(self._waiting.popleft(), most=left)
+        return most - left
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Puts a waiting sequence into the batch, with blocks for its whole prompt; False when there are too few."""
+        table = self.pool.open(sequence.ids)
+        if table is None:
+            return False
+        sequence.table = table
+        call = sequence.call
+        if not call.admitted.is_set():
+            call.admitted.set()
+            call.cached_tokens = table.cached_tokens
+            self.counters.prompt_tokens += len(call.submission.prompt_ids)
+            self.counters.cached_tokens += table.cached_tokens
+        sequence.uncomputed = 0 if call.remote_prompt else len(sequence.ids) - table.cached_tokens
+        delay_ms = call.script.ttft_ms if not sequence.source.made else 0.0
+        sequence.not_before_s = time.monotonic() + delay_ms / 1e3 if delay_ms else 0.0
+        self._running.append(sequence)
+        return True
+
+    def _compute(self, sequence: Sequence, *, most: int) -> int:
+        """Takes up to `most` of a sequence's uncomputed tokens into the step; gives how many.
+
+        Their blocks can be found at once, by sequences that join in the same step too, as in vLLM (`KVCacheManager.allocate_slots`).
+        """
+        assert sequence.table is not None
+        count = min(sequence.uncomputed, most)
+        sequence.uncomputed -= count
+        self.pool.store(sequence.table, sequence.ids, computed=len(sequence.ids) - sequence.uncomputed)
+        return count
 
     def _advance(self, sequence: Sequence) -> None:
         """Makes one token of a sequence, unless its script's fault is due."""
@@ -282,6 +299,7 @@ class Scheduler:
             assert victim.table is not None
             self.pool.close(victim.table)
             victim.table = None
+            victim.call.remote_prompt = False  # what was fetched is gone with the blocks
             self._running.remove(victim)
             self._waiting.appendleft(victim)
             self.counters.preempted += 1
@@ -334,7 +352,7 @@ class Scheduler:
 
 def _is_due(sequence: Sequence, *, now: float) -> bool:
     call = sequence.call
-    return not call.frozen and sequence.not_before_s <= now and len(call.outputs) < MOST_UNREAD
+    return not call.frozen and not sequence.uncomputed and sequence.not_before_s <= now and len(call.outputs) < MOST_UNREAD
 
 
 def _with_fault(script: Script, fault: Fault) -> Script:

@@ -180,6 +180,17 @@ def test_cost_model() -> None:
     assert CostModel().step_s(2, context=1000) == CostModel().step_s(2)
 
 
+def test_a_step_may_read_the_weights_while_it_computes_prompts() -> None:
+    """The longer of the prompts' time and the step's base counts, and what the sequences add."""
+    added, shared = (CostModel(prefill_base_ms=4, prefill_token_us=10, step_base_ms=8, step_overlap=part) for part in (0.0, 1.0))
+    assert added.mixed_s(1000, 2) == pytest.approx(0.0221)
+    assert shared.mixed_s(1000, 2) == pytest.approx(0.0141)
+    assert shared.mixed_s(100, 2) == pytest.approx(0.0081)
+    assert CostModel(step_overlap=0.5, speed=2).mixed_s(1000, 0) == pytest.approx(0.0185)
+    assert shared.mixed_s(0, 2) == added.mixed_s(0, 2) == added.step_s(2)
+    assert CostModel(step_overlap=1, speed=0).mixed_s(5, 5) == 0
+
+
 def test_a_step_takes_longer_over_long_contexts() -> None:
     async def scene(sim: Sim) -> None:
         start = time.monotonic()

@@ -13,7 +13,7 @@ from smg.pb import common_pb2
 from smg.pb import sglang_scheduler_pb2 as sglang_pb
 from smg.pb import tokenspeed_scheduler_pb2 as tokenspeed_pb
 from smg.pb import vllm_engine_pb2 as vllm_pb
-from smg.sim.blocks import BlockPool, chain_hash
+from smg.sim.blocks import BlockPool, BlockTable, chain_hash
 from smg.sim.kvlog import HistoryLost, KvLog, Removed, Stored
 from smg.sim.server import Sim, start_sim
 from tests.sim.client import PROMPT, ask, chat_ids, complete_of, idle, ids_of, message, play, stub, until, unwrap
@@ -21,11 +21,17 @@ from tests.sim.client import PROMPT, ask, chat_ids, complete_of, idle, ids_of, m
 FEEDS = pytest.mark.parametrize("protocol", ["vllm", "sglang", "trtllm", "tokenspeed"])
 
 
+def computed(pool: BlockPool, ids: list[int]) -> BlockTable:
+    """A table whose ids have all been computed."""
+    table = pool.open(ids)
+    assert table is not None
+    pool.store(table, ids, computed=len(ids))
+    return table
+
+
 def test_equal_prefixes_share_blocks() -> None:
     pool = BlockPool(10, block_size=4)
-    first, second = pool.open([1, 2, 3, 4, 5, 6, 7, 8, 9]), pool.open([1, 2, 3, 4, 5, 6, 7, 8, 10])
-    assert first is not None
-    assert second is not None
+    first, second = computed(pool, [1, 2, 3, 4, 5, 6, 7, 8, 9]), computed(pool, [1, 2, 3, 4, 5, 6, 7, 8, 10])
     assert (first.cached_tokens, second.cached_tokens) == (0, 8)
     assert pool.used == 4
     pool.close(first)
@@ -37,22 +43,33 @@ def test_equal_prefixes_share_blocks() -> None:
 def test_one_token_is_always_computed() -> None:
     pool = BlockPool(10, block_size=4)
     for cached in (0, 4):
-        table = pool.open([1, 2, 3, 4, 5, 6, 7, 8])
-        assert table is not None
+        table = computed(pool, [1, 2, 3, 4, 5, 6, 7, 8])
         assert table.cached_tokens == cached
         pool.close(table)
+
+
+def test_what_is_not_computed_is_neither_found_nor_told() -> None:
+    pool = BlockPool(10, block_size=2)
+    ids = [1, 2, 3, 4, 5, 6, 7]
+    table = pool.open(ids)
+    assert table is not None
+    pool.store(table, ids, computed=3)
+    assert pool.drain_events() == [Stored(blocks=((chain_hash(None, (1, 2)), (1, 2)),), parent=None)]
+    other = pool.open(ids)
+    assert other is not None
+    assert (other.cached_tokens, pool.used) == (2, 7)
+    pool.close(table)
+    pool.close(other)
+    assert (pool.cached, pool.used) == (1, 0)
 
 
 def test_eviction_takes_the_oldest_and_a_prompts_tail_first() -> None:
     pool = BlockPool(4, block_size=2)
     old, new = [1, 2, 3, 4], [5, 6, 7, 8]
     for ids in (old, new):
-        table = pool.open(ids)
-        assert table is not None
-        pool.close(table)
+        pool.close(computed(pool, ids))
     pool.drain_events()
-    third = pool.open([9, 10])
-    assert third is not None
+    computed(pool, [9, 10])
     head = chain_hash(None, (1, 2))
     removed, stored = pool.drain_events()
     assert removed == Removed(hashes=(chain_hash(head, (3, 4)),))
@@ -76,8 +93,7 @@ def test_no_room_changes_nothing() -> None:
 
 def test_events_tell_the_chain_of_a_growing_sequence() -> None:
     pool = BlockPool(8, block_size=2)
-    table = pool.open([1, 2, 3])
-    assert table is not None
+    table = computed(pool, [1, 2, 3])
     pool.extend(table, [1, 2, 3, 4, 5, 6])
     one = chain_hash(None, (1, 2))
     two = chain_hash(one, (3, 4))
