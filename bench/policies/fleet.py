@@ -1,7 +1,7 @@
 """Simulated engines in this process, and before them a gateway's route stage as it is: registry, shared memory, leases, policy.
 
 `replay` submits requests. With `events` each engine's KV events go into the index, as the control process has them go. With `apart`, that
-many of the engines compute prompts and the others answers; a prompt's KV cache goes over at 50 GB/s.
+many of the engines, which may have options of their own, compute prompts and the others answers; a prompt's KV cache goes over at 50 GB/s.
 """
 
 import asyncio
@@ -36,8 +36,9 @@ class Fleet:
     """A context manager; `folder` is for the registry's snapshot."""
 
     def __init__(
-        self, count: int, *, config: RoutingConfig, model: SimModel, options: SimOptions, events: bool, folder: Path, apart: int = 0
-    ) -> None:
+        self, count: int, *, config: RoutingConfig, model: SimModel, options: SimOptions, events: bool, folder: Path, apart: int,
+        options_apart: SimOptions,
+    ) -> None:  # fmt: skip
         self._block = make_block(rows=FIRST_WORKER_ROW + 1, prefix_blocks=config.max_tree_size // 16, secret=bytes(range(16)))
         shm = Shm(self._block.memory)
         registry = Registry(shm, folder=folder)
@@ -49,8 +50,9 @@ class Fleet:
         for record in registry.add(EngineSpec(url=f"grpc://engine-{number}:1", role=role) for number, role in enumerate(roles)):
             registry.describe(msgspec.structs.replace(record, model=MODEL))
             registry.set_state(record.url, EngineState.READY)
-            script = msgspec.structs.replace(script_from_options(options, text="", ids=()), eos=False)
-            self.engines[record.url] = Scheduler(options, model=model, script=script)
+            own = options_apart if record.role == "prefill" else options
+            script = msgspec.structs.replace(script_from_options(own, text="", ids=()), eos=False)
+            self.engines[record.url] = Scheduler(own, model=model, script=script)
             if events:
                 self._feeds.append((self.engines[record.url], Feed(PrefixIndex(shm), slot=record.slot)))
         self.router = Router(WorkerView(shm, row=FIRST_WORKER_ROW, folder=folder), config=config)

@@ -127,29 +127,27 @@ async def converse(request: Request, *, port: int, speed: float, write: Callable
         body = {"model": SERVED, "prompt": write(turn.ids), "max_tokens": turn.output, "stream": True, "ignore_eos": True}
         begun = loop.time()
         try:
-            first, last = await asyncio.wait_for(ask(port, json.dumps(body).encode()), ANSWER_WITHIN_S)
+            times = await asyncio.wait_for(ask(port, json.dumps(body).encode()), ANSWER_WITHIN_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             into.failed += 1
             return
-        into.ttft_s.append((first - begun) * speed)
-        into.itl_s.append((last - first) * speed / max(1, turn.output - 1))
+        into.add(begun, times, tokens=turn.output, scale=speed)
 
 
-async def ask(port: int, body: bytes) -> tuple[float, float]:
-    """Asks for a completion; gives the times of its first text and of its end. IncompleteReadError when it has none, or no end."""
+async def ask(port: int, body: bytes) -> list[float]:
+    """Asks for a completion; gives the times at which text of it came. IncompleteReadError when there was none, or no end."""
     loop = asyncio.get_running_loop()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    first, last, ended = 0.0, 0.0, False
+    times, ended = [], False
     try:
         while line := await reader.readline():
             if SAID.search(line):
-                last = loop.time()
-                first = first or last
+                times.append(loop.time())
             ended = ended or line.startswith(b"data: [DONE]")
     finally:
         writer.close()
-    if not first or not ended:
+    if not times or not ended:
         raise asyncio.IncompleteReadError(b"", None)
-    return first, last
+    return times

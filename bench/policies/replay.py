@@ -23,7 +23,10 @@ EVENTS = "+events"  # after a policy's name: KV events are fed into the index
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """What is to be run: `policy` among `engines`, of which `apart` compute prompts only (0 = all do all)."""
+    """What is to be run: `policy` among `engines`, of which `apart` compute prompts only (0 = all do all).
+
+    `settings` are the gateway's, `engine` those of all engines, `engine_apart` those that differ in the ones that compute prompts only.
+    """
 
     trace: str
     policy: str
@@ -34,6 +37,7 @@ class Run(Struct, frozen=True, kw_only=True):
     apart: int = 0
     settings: dict[str, int | float] = {}
     engine: dict[str, int | float] = {}
+    engine_apart: dict[str, int | float] = {}
 
 
 def measure(run: Run) -> Figures:
@@ -48,11 +52,12 @@ async def replay(run: Run) -> Sample:
     trace = TRACES[run.trace](random.Random(run.seed), engines=run.engines, load=run.load, seconds=run.seconds)
     config = msgspec.structs.replace(RoutingConfig(), policy=run.policy.removesuffix(EVENTS), **run.settings)
     options = msgspec.convert({"output": "ids", **run.engine}, SimOptions)
+    options_apart = msgspec.convert({"output": "ids", **run.engine, **run.engine_apart}, SimOptions)
     loop, warm, sample, tasks = asyncio.get_running_loop(), Sample(), Sample(), []
     with tempfile.TemporaryDirectory() as folder:
         made = Fleet(
             run.engines, config=config, model=load_model(""), options=options, events=run.policy.endswith(EVENTS), folder=Path(folder),
-            apart=run.apart,
+            apart=run.apart, options_apart=options_apart,
         )  # fmt: skip
         async with made as fleet:
             for number, request in enumerate(trace):
@@ -74,11 +79,11 @@ async def ask(fleet: Fleet, request: Request, *, name: str, into: Sample) -> Non
         call, lease, computed = await fleet.submit(submission)
         output = await call.read()
         lease.answered()
-        first = loop.time()
+        times = [loop.time()]
         while output.finish is None:
             output = await call.read()
+            times.append(loop.time())
         lease.release()
-        into.ttft_s.append(first - begun)
-        into.itl_s.append((loop.time() - first) / max(1, turn.output - 1))
+        into.add(begun, times, tokens=turn.output)
         into.prompt += len(turn.ids)
         into.cached += computed.cached_tokens

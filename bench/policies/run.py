@@ -61,6 +61,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--apart", type=numbers, default=[0], metavar="N", help="engines that compute prompts only (default: 0)")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=NUMBER", help="a routing setting")
     parser.add_argument("--engine", type=setting, action="append", default=[], metavar="NAME=NUMBER", help="an option of `smg sim`")
+    parser.add_argument(
+        "--engine-apart", type=setting, action="append", default=[], metavar="NAME=NUMBER", help="the same, of the engines of --apart alone"
+    )
     parser.add_argument("--jobs", type=int, help="runs at once; 1: in this process (default: one a processor)")
     parser.add_argument("--picture", type=Path, default=BUILD / "policies.svg", help="file (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="exit status 1 when figures are not as wanted")
@@ -81,7 +84,7 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
         for seed in range(1, options.seeds + 1):
             yield Run(
                 trace=trace, policy=policy, engines=int(count), load=load, seconds=seconds, seed=seed, apart=int(apart),
-                settings=dict(options.set), engine=dict(options.engine),
+                settings=dict(options.set), engine=dict(options.engine), engine_apart=dict(options.engine_apart),
             )  # fmt: skip
 
 

@@ -23,7 +23,8 @@ SHORT = {"engines": 2, "load": 0.5, "seconds": 1.5}
 
 
 def figures(mean_ms: float, p99_ms: float) -> Figures:
-    return Figures(requests=9, failed=0, mean_ms=mean_ms, p50_ms=mean_ms, p99_ms=p99_ms, itl_ms=8, cached=0.5, imbalance=1.1)
+    times = {"mean_ms": mean_ms, "p50_ms": mean_ms, "p99_ms": p99_ms, "itl_ms": 8, "gap_p99_ms": 9, "longest_ms": 10}
+    return Figures(requests=9, failed=0, **times, cached=0.5, imbalance=1.1)
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -71,6 +72,16 @@ def test_a_run_gives_the_same_figures_each_time(apart: int) -> None:
     assert 0 < first.cached < 1
 
 
+def test_engines_apart_may_have_settings_of_their_own() -> None:
+    """Engines that compute prompts take long for one, those that answer take long for a token."""
+    wanted = Run(trace="answers", policy="cache_aware", apart=1, engine={"step_base_ms": 30.0}, **SHORT)
+    slow = msgspec.structs.replace(wanted, engine_apart={"prefill_token_us": 500.0, "step_base_ms": 0.0})
+    plain, changed = measure(wanted), measure(slow)
+    assert changed.mean_ms > plain.mean_ms + 400
+    assert changed.itl_ms > 30
+    assert changed.gap_p99_ms > 30
+
+
 def test_it_prints_a_table_and_draws_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "x" / "picture.svg"
     flags = ["--engines", "2", "--load", "0.5", "--seconds", "2", "--jobs", "1", "--traces", "shared,mixed", "--picture", str(picture)]
@@ -110,8 +121,22 @@ def test_figures_of_several_runs_are_their_mean() -> None:
 
 
 def test_cached_and_imbalance_are_of_tokens() -> None:
-    sample = Sample(ttft_s=[0.1, 0.2], itl_s=[0.01], prompt=400, cached=100, computed=[200, 100])
+    sample = Sample(prompt=400, cached=100, computed=[200, 100])
+    sample.add(0.0, [0.1, 0.2], tokens=2)
     assert (sample.figures().cached, sample.figures().imbalance) == (0.25, pytest.approx(4 / 3))
+
+
+def test_gaps_are_of_every_token() -> None:
+    sample = Sample(computed=[1])
+    sample.add(1.0, [1.1, 1.2, 1.5], tokens=3)
+    sample.add(1.0, [2.0, 2.1, 2.2], tokens=11, scale=0.5)
+    sample.add(1.0, [2.0], tokens=1)
+    assert sample.ttft_s == pytest.approx([0.1, 0.5, 1.0])
+    assert sample.itl_s == pytest.approx([0.2, 0.01, 0])
+    assert sample.longest_s == pytest.approx([0.3, 0.05, 0])
+    assert sample.gaps_s == pytest.approx([0.1, 0.3, 0.05, 0.05])
+    figures = sample.figures()
+    assert (figures.gap_p99_ms, figures.longest_ms) == (pytest.approx(300), pytest.approx(50))
 
 
 def test_a_trace_can_be_written_as_text() -> None:
