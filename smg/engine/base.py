@@ -235,6 +235,12 @@ class Engine(ABC):
         A stream that ends before every choice had its `finish` raises EngineProtocol.
         """
 
+    async def reach(self, *, timeout_s: float) -> None:
+        """Waits for a connection, for who must know that a request which fails before it was never seen by the engine.
+
+        Raises EngineUnavailable when there is none within `connect_timeout_s`, EngineTimeout when `timeout_s` is over first.
+        """
+
     @property
     def native(self) -> bool:
         """True when `generate_into` can be used, with the field tables of `service`."""

@@ -10,9 +10,10 @@ from urllib.parse import SplitResult, urlsplit
 import grpc
 
 from smg.engine.base import EngineOptions
+from smg.engine.status import error_of_status
 from smg.errors import ConfigError
 
-__all__ = ["call_metadata", "open_channel", "split_url"]
+__all__ = ["call_metadata", "connected", "open_channel", "split_url"]
 
 # Pings are counted as an attack by servers that do not say otherwise (three of the five) when they come more often than every 5 minutes
 # while no data flows, as in a long prefill: https://github.com/grpc/grpc/blob/master/doc/keepalive.md
@@ -69,6 +70,19 @@ async def open_channel(url: str, *, options: EngineOptions) -> grpc.aio.Channel:
     if not secure:
         return grpc.aio.insecure_channel(target, options=arguments)
     return grpc.aio.secure_channel(target, await _credentials(options), options=arguments)
+
+
+async def connected(channel: grpc.aio.Channel, *, timeout_s: float, connect_timeout_s: float) -> None:
+    """Waits until a channel is connected. EngineUnavailable when it cannot be, EngineTimeout when `timeout_s` is over first."""
+    try:
+        async with asyncio.timeout(min(timeout_s, connect_timeout_s)):
+            while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                    raise error_of_status(grpc.StatusCode.UNAVAILABLE, f"no connection: {state.name}")
+                await channel.wait_for_state_change(state)
+    except TimeoutError as error:
+        status = grpc.StatusCode.DEADLINE_EXCEEDED if timeout_s < connect_timeout_s else grpc.StatusCode.UNAVAILABLE
+        raise error_of_status(status, "no connection in time") from error
 
 
 async def _credentials(options: EngineOptions) -> grpc.ChannelCredentials:

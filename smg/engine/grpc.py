@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from smg._ext import Call, Sink
 from smg.engine.answer import Answer
 from smg.engine.base import Engine, EngineDelta, EngineOptions, EngineRequest, Failed, Load, ModelInfo, ServerInfo
-from smg.engine.channel import call_metadata, open_channel
+from smg.engine.channel import call_metadata, connected, open_channel
 from smg.engine.events import KvBatch, batch_of
 from smg.engine.native import Messages, NativeLink
 from smg.engine.reader import AioReader, NativeReader, Reader, translated
@@ -114,6 +114,15 @@ class GrpcEngine(Engine):
         finally:
             reader.leave(whole=answer.finished)
         raise EngineProtocol("the engine ended its answer without finishing it")
+
+    async def reach(self, *, timeout_s: float) -> None:
+        """Waits for a connection of the plane that requests go by; see `Engine.reach`."""
+        if self._channel is None:
+            raise EngineUnavailable("the connection to the engine is closed")
+        if self._link is not None:
+            await self._link.reach(timeout_s=timeout_s)
+        else:
+            await connected(self._channel, timeout_s=timeout_s, connect_timeout_s=self.options.connect_timeout_s)
 
     @property
     def native(self) -> bool:

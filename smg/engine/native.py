@@ -69,6 +69,11 @@ class NativeLink:
         except (ConnectionError, ValueError) as error:
             raise EngineUnavailable(GONE, detail=str(error)) from error
 
+    async def reach(self, *, timeout_s: float) -> None:
+        """Waits for a connection as `call` would, and raises what it would raise without one."""
+        if self._connection is None or not self._connection.room:
+            await self._with_room(timeout_s)
+
     def _add(self, path: str) -> Headers:
         metadata = [(name.encode(), value.encode()) for name, value in call_metadata(self._options)]
         self._headers[path] = Headers(path.encode(), self._authority, secure=self._secure, metadata=metadata)

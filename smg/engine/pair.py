@@ -28,9 +28,9 @@ CAUSE_S = 0.5
 class Prefill:
     """The prefill engine's part of one request. `done` is called once the engine has no more work with it; True = the prompt is computed.
 
-    `claimed`: a decode engine was asked, which fetches the cache, or gives it up. `given_up`: no further attempt follows. `error`: what
-    ended the leg.
-    `rank`: which of the engine's data-parallel ranks to ask. `send_abort` tells an engine to drop a request, without being waited for.
+    `claimed`: a decode engine may have been asked, which fetches the cache, or gives it up: no other one may. `given_up`: no further attempt
+    follows. `error`: what ended the leg. `rank`: which of the engine's data-parallel ranks to ask. `send_abort` tells an engine to drop a
+    request, without being waited for.
     """
 
     def __init__(
@@ -167,21 +167,18 @@ class PairedEngine(Engine):
         deadline_s = time.monotonic() + timeout_s
         failure: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         asked = await self._open(request, timeout_s=timeout_s, failed=failure.set_result)
+        await self._decode.reach(timeout_s=max(0.0, deadline_s - time.monotonic()))
         self.prefill.claimed = True
         deltas = self._decode.generate(asked, timeout_s=max(0.0, deadline_s - time.monotonic()))
         begun = False
-        try:
-            async with aclosing(_unless(failure, deltas)) as found:
-                async for delta in found:
-                    if not begun and request.prompt_logprobs is not None:
-                        await self.prefill.ended()
-                        if self.prefill.scores is not None:
-                            yield EngineDelta(choice=delta.choice, prompt_logprobs=self.prefill.scores)
-                    begun = True
-                    yield delta
-        except EngineUnavailable:
-            self.prefill.claimed = begun
-            raise
+        async with aclosing(_unless(failure, deltas)) as found:
+            async for delta in found:
+                if not begun and request.prompt_logprobs is not None:
+                    await self.prefill.ended()
+                    if self.prefill.scores is not None:
+                        yield EngineDelta(choice=delta.choice, prompt_logprobs=self.prefill.scores)
+                begun = True
+                yield delta
 
     async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float, failed: Failed | None = None) -> Call:
         """Runs the request at both engines; see `Engine.generate_into`."""

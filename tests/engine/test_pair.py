@@ -202,6 +202,21 @@ def test_another_attempt_uses_what_was_computed(plane: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("plane", PLANES)
+def test_another_attempt_computes_anew_what_a_lost_engine_may_have_fetched(plane: str) -> None:
+    async def main() -> None:
+        async with pair("vllm", plane=plane, decode={"fault": "error:UNAVAILABLE@0"}) as two:
+            engine, asked = two.engine(), request()
+            with pytest.raises(EngineUnavailable):
+                await answer(engine, asked)
+            assert two.decode.counters.transfers == 1
+            assert engine.prefill.unclaimed is None
+            await engine.abort(asked.request_id)
+            assert await two.blocks() == ((0, 0), (0, 0))
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("runtime", ["vllm", "sglang"])
 def test_the_scores_of_the_prompt_are_the_prefill_engines(runtime: str) -> None:
     async def main() -> None:
