@@ -72,6 +72,7 @@ cdef enum:
     # words of an engine's counts
     N_WORDS = 8
     COUNT_FIELDS = 6
+    N_TURN = 6
     # words of a process row: pid, phase, last heartbeat, connections
     R_WORDS = 8
     R_PID = 0
@@ -319,6 +320,11 @@ cdef class Shm:
         """Gives what `count` has counted in the slot's epoch."""
         self._engine(slot)
         return tuple([smg_load(self.c.counts + slot * N_WORDS + i) for i in range(COUNT_FIELDS)])
+
+    def turn(self, int64_t slot):
+        """Gives how often it was called for a slot before, by whatever process: 0, 1, 2, …"""
+        self._engine(slot)
+        return smg_add(self.c.counts + slot * N_WORDS + N_TURN, 1)
 
     def acquire(self, int64_t row, int64_t slot, int64_t epoch, int64_t tokens):
         """Counts a request of `tokens` at a slot's epoch. Only the row's own process calls it, from one thread."""

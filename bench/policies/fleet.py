@@ -81,7 +81,7 @@ class Fleet:
 
         Gives the call that answers, the lease there, and the call that computes the prompt.
         """
-        ids, routing = submission.prompt_ids, Routing(key=submission.request_id)
+        ids, routing = submission.prompt_ids, Routing(key=submission.request_id.partition("-")[0])
         if not self._apart:
             record, lease = self.router.route(MODEL, prompt_ids=ids, routing=routing, avoid=frozenset())
             call = self.engines[record.url].submit(submission)

@@ -278,6 +278,14 @@ class Routing(Struct, frozen=True, kw_only=True):
     prefix_hash_load_factor: Annotated[
         float, Meta(ge=1, description="prefix_hash: times its share of the work that an engine may have")
     ] = 1.25
+    consistent_hashing_slack_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="consistent_hashing: prompt tokens that a key's engine may have queued over 1.25 times the mean before the next on "
+            "the ring gets its requests; 0 = its own engine gets them all",
+        ),
+    ] = 2048
     assignment_mode: Annotated[
         Literal["random", "min_load", "min_group"],
         Meta(description="manual: who gets a new key: any engine, the one with the least load, or with the fewest keys"),

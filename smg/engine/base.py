@@ -240,6 +240,7 @@ class Engine(ABC):
 
         Raises EngineUnavailable when there is none within `connect_timeout_s`, EngineTimeout when `timeout_s` is over first.
         """
+        raise Unimplemented(f"the {self.runtime} engine's connection cannot be waited for")
 
     @property
     def native(self) -> bool:

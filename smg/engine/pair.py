@@ -28,9 +28,9 @@ CAUSE_S = 0.5
 class Prefill:
     """The prefill engine's part of one request. `done` is called once the engine has no more work with it; True = the prompt is computed.
 
-    `claimed`: a decode engine may have been asked, which fetches the cache, or gives it up: no other one may. `given_up`: no further attempt
-    follows. `error`: what ended the leg. `rank`: which of the engine's data-parallel ranks to ask. `send_abort` tells an engine to drop a
-    request, without being waited for.
+    `claimed`: a decode engine may have been asked, which fetches the cache, or gives it up: no other one may. `given_up`: no further
+    attempt follows. `error`: what ended the leg. `rank`: which of the engine's data-parallel ranks to ask. `send_abort` tells an engine to
+    drop a request, without being waited for.
     """
 
     def __init__(
@@ -155,6 +155,10 @@ class PairedEngine(Engine):
 
     async def close(self) -> None:
         """Both engines go on."""
+
+    async def reach(self, *, timeout_s: float) -> None:
+        """Waits for the decode engine; the prefill engine is asked before it."""
+        await self._decode.reach(timeout_s=timeout_s)
 
     def check(self, request: EngineRequest) -> None:
         """Raises UnsupportedParameter when the request cannot be computed by two engines of this protocol, or by one."""

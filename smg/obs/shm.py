@@ -78,6 +78,7 @@ HEADER_WORDS = 32
 ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS, COUNT_WORDS = 16, 8, 4, 64, 8
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 BREAKER = LOAD + len(LOAD_FIELDS)
+TURN = len(COUNT_FIELDS)  # of an engine's counts: no count, but whose turn it is among the engines of which it is the first
 BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS = 18, 63
 PID, PHASE, BEAT, CONNECTIONS = range(4)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
@@ -258,6 +259,12 @@ class PlainShm:
         self._engine(slot)
         at = self._counts_at + slot * COUNT_WORDS
         return tuple(self._words[at : at + len(COUNT_FIELDS)])
+
+    def turn(self, slot: int) -> int:
+        self._engine(slot)
+        at = self._counts_at + slot * COUNT_WORDS + TURN
+        self._words[at] += 1
+        return self._words[at] - 1
 
     def acquire(self, row: int, slot: int, epoch: int, tokens: int) -> None:
         at = self._inflight(row, slot)

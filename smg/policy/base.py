@@ -43,6 +43,7 @@ class Policy(ABC):
 
     def __init__(self, config: RoutingConfig, *, shm: Shm) -> None:
         self.config = config
+        self.shm = shm
         self.cached_tokens = 0
         self.rank = -1
 

@@ -12,6 +12,7 @@ from smg.config.tree import Routing
 from smg.kvindex import PrefixIndex, Sticky
 from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.deck import Deck
 
 __all__ = ["Manual"]
 
@@ -28,6 +29,7 @@ class Manual(Policy):
     def __init__(self, config: Routing, *, shm: Shm) -> None:
         super().__init__(config, shm=shm)
         self._sticky = Sticky(shm)
+        self._deck = Deck()
         self._index = PrefixIndex(shm)
         self._idle_s = int(config.max_idle_s)
         self._expire_at_s = 0
@@ -62,7 +64,7 @@ class Manual(Policy):
         if mode == "min_load":
             return self.least_loaded(candidates)
         if mode == "random":
-            return random.randrange(len(candidates))
+            return self._deck.draw(candidates)
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_S
             self._sticky.expire(now_s, self._idle_s)

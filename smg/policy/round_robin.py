@@ -1,10 +1,7 @@
-"""Round robin: each candidate in turn. The turn is kept per data worker; starts differ so that workers do not march in step."""
+"""Round robin: each candidate in turn, one turn for all data workers."""
 
-import os
 from collections.abc import Sequence
 
-from smg.config.tree import Routing
-from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
 
 __all__ = ["RoundRobin"]
@@ -12,20 +9,8 @@ __all__ = ["RoundRobin"]
 
 @POLICIES.register("round_robin")
 class RoundRobin(Policy):
-    """Takes the candidate with the next higher slot than the one before, so that a changing set is still walked evenly."""
-
-    def __init__(self, config: Routing, *, shm: Shm) -> None:
-        super().__init__(config, shm=shm)
-        self._last = os.getpid() % 97  # a slot number; any start will do
+    """Takes the candidates in the order of their slots. The turn is kept with the first of them, so that each pool has one of its own."""
 
     def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        after = first = -1
-        for index, candidate in enumerate(candidates):
-            slot = candidate.slot
-            if first < 0 or slot < candidates[first].slot:
-                first = index
-            if slot > self._last and (after < 0 or slot < candidates[after].slot):
-                after = index
-        chosen = after if after >= 0 else first
-        self._last = candidates[chosen].slot
-        return chosen
+        in_order = sorted(range(len(candidates)), key=lambda index: candidates[index].slot)
+        return in_order[self.shm.turn(candidates[in_order[0]].slot) % len(in_order)]

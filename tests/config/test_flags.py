@@ -71,6 +71,7 @@ def test_the_tree_uses_the_names_of_the_original() -> None:
     ours |= {"--request-cost-tokens", "--max-sticky-keys", "--rate-limit-url", "--rate-limit-fail"}
     ours |= {"--workers-file", "--kubernetes-api", "--kubernetes-account-dir", "--service-discovery-scheme", "--model-policy"}
     ours |= {"--forward-headers", "--max-engine-connections", "--stream-idle-timeout-secs", "--worker-url-allow"}
+    ours |= {"--consistent-hashing-slack-tokens"}
     assert set(flag_table()) - ORIGINAL_FLAGS == ours
 
 

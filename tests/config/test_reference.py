@@ -108,7 +108,7 @@ def test_help_has_every_flag_with_its_meaning_and_default(width: int) -> None:
 
 def test_help_tells_a_long_choice_once_and_fits_the_terminal() -> None:
     text = render_help(width=100)
-    assert text.count("consistent_hashing") == 1
+    assert text.count("power_of_two") == 1
     assert "--backend, --runtime auto|vllm|" in text
     assert "--decode-policy POLICY" in text
     assert [line for line in text.splitlines() if len(line) > 100 and line[0] not in "[ "] == []

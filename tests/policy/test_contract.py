@@ -121,10 +121,31 @@ def test_few_long_prompts_are_more_work_than_many_short_ones(name: str, make: Ma
 
 
 def test_round_robin_walks_the_slots_in_order(make: Make, fleet: Fleet) -> None:
-    policy = make("round_robin")
-    chosen = [policy.select(fleet(3), request=REQUEST) for _ in range(6)]
-    assert chosen[:3] == chosen[3:]
-    assert sorted(chosen[:3]) == [0, 1, 2]
+    """Whichever data worker has the request: both policies are on one block."""
+    one, other = make("round_robin"), make("round_robin")
+    chosen = [policy.select(fleet(3), request=REQUEST) for policy in (one, one, other, one, other, other)]
+    assert chosen == [0, 1, 2, 0, 1, 2]
+    small = [policy.select(list(reversed(fleet(3)))[:2], request=REQUEST) for policy in (one, other)]
+    assert small == [1, 0], "another set has a turn of its own, by slots"
+
+
+def test_random_deals_each_engine_once_a_round_in_changing_order(make: Make, fleet: Fleet) -> None:
+    policy = make("random")
+    rounds = [tuple(policy.select(fleet(5), request=REQUEST) for _ in range(5)) for _ in range(200)]
+    assert all(sorted(dealt) == [0, 1, 2, 3, 4] for dealt in rounds)
+    assert len(set(rounds)) > 25  # of 120
+    assert len({dealt[0] for dealt in rounds}) == 5
+
+
+def test_random_follows_a_changing_fleet(make: Make, fleet: Fleet) -> None:
+    policy, eight = make("random"), fleet(8)
+    for _ in range(11):
+        policy.select(eight, request=REQUEST)
+    without = [candidate for candidate in eight if candidate.slot != eight[3].slot]
+    counts = collections.Counter(policy.select(without, request=REQUEST) for _ in range(700))
+    assert all(98 <= counts[index] <= 102 for index in range(7)), counts
+    counts = collections.Counter(policy.select(eight, request=REQUEST) for _ in range(800))
+    assert all(97 <= counts[index] <= 103 for index in range(8)), counts
 
 
 def test_unknown_policy_names_the_nearest() -> None:

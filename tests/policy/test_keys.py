@@ -49,6 +49,22 @@ def test_the_ring_moves_only_the_keys_of_an_engine_that_is_away(make: Make, flee
     assert owners(policy, candidates) == before
 
 
+def test_an_engine_with_far_too_much_to_do_passes_its_keys_on(make: Make, fleet: Fleet) -> None:
+    policy, candidates = make("consistent_hashing"), fleet(8)
+    before = owners(policy, candidates)
+    busy = candidates[2]
+
+    def with_work(tokens: int) -> list[Candidate]:
+        return [Candidate(busy.slot, busy.url, 0, tokens) if one is busy else one for one in candidates]
+
+    assert owners(policy, with_work(2000)) == before, "a key's requests stay together while there is little to do"
+    after = owners(policy, with_work(20_000))
+    assert busy.slot not in after
+    assert all(one == other for one, other in zip(before, after, strict=True) if one != busy.slot)
+    assert after == owners(policy, [one for one in candidates if one is not busy]), "a key has one engine that is next"
+    assert owners(make("consistent_hashing", consistent_hashing_slack_tokens=0), with_work(20_000)) == before
+
+
 def test_the_ring_gives_a_new_engine_its_share_only(make: Make, fleet: Fleet) -> None:
     policy = make("consistent_hashing")
     before, after = owners(policy, fleet(8)), owners(policy, fleet(9))

@@ -106,6 +106,18 @@ def test_a_reused_slot_forgets_its_earlier_life(body: type[NativeShm]) -> None:
     assert list(out) == [1, 7]
 
 
+def test_a_slot_gives_turns(body: type[NativeShm]) -> None:
+    memory = small_block()
+    shm, other = body(memory), body(memory)
+    epoch = shm.open_engine(0, 1)
+    assert [shm.turn(0), other.turn(0), shm.turn(1), shm.turn(0)] == [0, 1, 0, 2]
+    assert shm.counts(0) == (0,) * len(COUNT_FIELDS)
+    shm.count(0, epoch, len(COUNT_FIELDS) - 1)
+    assert shm.turn(0) == 3
+    with pytest.raises(IndexError):
+        shm.turn(-1)
+
+
 def test_counts_are_of_one_life_of_a_slot(body: type[NativeShm]) -> None:
     shm = body(small_block())
     first = shm.open_engine(0, 1)
