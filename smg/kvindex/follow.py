@@ -5,6 +5,7 @@ events keeps its predicted entries.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Follower:
         self._pool = pool
         self._index = index
         self._pause_s = FIRST_PAUSE_S
+        self._roused = asyncio.Event()
         self._told = False
         self._replays = True  # until it refuses a number to go on from, as relays without a history do
         self._torn = False
@@ -74,8 +76,15 @@ class Follower:
             finally:
                 self._unlive()
             if not again:
-                await asyncio.sleep(self._pause_s)
-                self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+                self._roused.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s):
+                        await self._roused.wait()
+                self._pause_s = FIRST_PAUSE_S if self._roused.is_set() else min(self._pause_s * 2, LONGEST_PAUSE_S)
+
+    def rouse(self) -> None:
+        """Ends a pause: the engine is ready again, and what the index has of it may be of another life."""
+        self._roused.set()
 
     async def _broke_off(self, status: str) -> bool:
         """Takes the gRPC status that ended a subscription; True when it should be renewed at once."""
@@ -138,10 +147,11 @@ class Followers:
         self._index = PrefixIndex(shm)
         self._pool = EnginePool(config)
         self._tasks: dict[tuple[tuple[tuple[int, int], ...], str, str], tuple[Follower, asyncio.Task[None]]] = {}
+        self._ready: set[int] = set()
         self._forgetting: set[asyncio.Task[int]] = set()
 
     async def run(self) -> None:
-        """Looks at the registry twice a second, for engines to follow and engines to leave."""
+        """Looks at the registry twice a second, for engines to follow, engines that are back and engines to leave."""
         while True:
             self._update()
             await asyncio.sleep(LOOK_S)
@@ -155,8 +165,13 @@ class Followers:
             for slot in {slot for slot, _ in key[0]} - held:
                 self._forget(slot)
         self._pool.retain(records, held=lambda record: 0)
+        before = self._ready
+        self._ready = {record.slot for record in records if self._registry.state(record) is EngineState.READY}
         for key, record in wanted.items():
-            if key not in self._tasks and self._registry.state(record) is EngineState.READY:
+            if key in self._tasks:
+                if record.slot in self._ready - before:
+                    self._tasks[key][0].rouse()
+            elif record.slot in self._ready:
                 index = self._index if record.rank is None else RankSlots(self._index, places=key[0])
                 follower = Follower(record, pool=self._pool, index=index)
                 task = asyncio.create_task(follower.run())

@@ -145,6 +145,30 @@ def test_an_engine_that_was_started_anew_is_forgotten(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_an_engine_that_is_back_is_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pauses have become while it was away."""
+    monkeypatch.setattr("smg.kvindex.follow.FIRST_PAUSE_S", 1000.0)
+
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await generate(sim, IDS, name="before")
+        await until(lambda: made.held(record.slot) == 160)
+        await sim.close()
+        await until(lambda: not made.follower().live)
+        made.registry.set_state(sim.url, EngineState.NOT_READY)
+        await asyncio.sleep(0.6)  # the followers look twice a second
+        again = await start_sim(protocol="vllm", port=int(sim.url.rpartition(":")[2]))
+        try:
+            made.registry.set_state(sim.url, EngineState.READY)
+            await until(lambda: made.held(record.slot) == 0)
+            await generate(again, IDS[:64], name="after")
+            await until(lambda: made.held(record.slot) == 64)
+        finally:
+            await again.close()
+
+    play(scene, tmp_path, protocol="vllm")
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_an_engine_that_cannot_replay_is_followed_again(torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's servicer refuses every number to go on from. What was known stays, unless the engine may be another process by now."""
