@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 
 from smg.config import Config
 from smg.engine import GrpcEngine
@@ -26,20 +27,27 @@ __all__ = ["Follower", "Followers", "tell_failure"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+# What an engine without a replay stores before it is followed again is never told: the pause must not last.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 # An engine that does nothing has no events: a subscription that stands for this long is taken for a good one.
 STANDS_S = 6.0
 
 
 class Follower:
-    """Follows one engine's KV events until cancelled, or until the engine says that it has none."""
+    """Follows one engine's KV events until cancelled, or until the engine says that it has none.
 
-    def __init__(self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex | RankSlots) -> None:
+    `lost` is called when events that were followed end because the engine has gone away.
+    """
+
+    def __init__(
+        self, record: EngineRecord, *, pool: EnginePool, index: PrefixIndex | RankSlots, lost: Callable[[], object] = lambda: None
+    ) -> None:
         self.feed = Feed(index, slot=record.slot, epoch=record.epoch)
         self.supported = True
         self._record = record
         self._pool = pool
         self._index = index
+        self._lost = lost
         self._pause_s = FIRST_PAUSE_S
         self._roused = asyncio.Event()
         self._told = False
@@ -95,6 +103,8 @@ class Follower:
         if status == "OUT_OF_RANGE":
             again, self._replays = self._replays and self.feed.last > 0, False
             return again
+        if status == "UNAVAILABLE" and self.live:
+            self._lost()
         self._torn |= status != "DEADLINE_EXCEEDED"  # which is ours
         return False
 
@@ -140,10 +150,14 @@ class Follower:
 
 
 class Followers:
-    """A follower for each registered engine that has been described. `run` until cancelled, then `close`."""
+    """A follower for each registered engine that has been described. `run` until cancelled, then `close`.
 
-    def __init__(self, config: Config, *, shm: Shm, registry: Registry) -> None:
+    `lost` is called with the slot of an engine that has probably gone away.
+    """
+
+    def __init__(self, config: Config, *, shm: Shm, registry: Registry, lost: Callable[[int], object] = lambda slot: None) -> None:
         self._registry = registry
+        self._lost = lost
         self._index = PrefixIndex(shm)
         self._pool = EnginePool(config)
         self._tasks: dict[tuple[tuple[tuple[int, int], ...], str, str], tuple[Follower, asyncio.Task[None]]] = {}
@@ -173,7 +187,7 @@ class Followers:
                     self._tasks[key][0].rouse()
             elif record.slot in self._ready:
                 index = self._index if record.rank is None else RankSlots(self._index, places=key[0])
-                follower = Follower(record, pool=self._pool, index=index)
+                follower = Follower(record, pool=self._pool, index=index, lost=partial(self._lost, record.slot))
                 task = asyncio.create_task(follower.run())
                 task.add_done_callback(tell_failure)
                 self._tasks[key] = follower, task

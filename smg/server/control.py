@@ -71,7 +71,7 @@ class Control:
         self._boot = boot
         self._shm = boot.shm
         self._registry = Registry(boot.shm, folder=boot.runtime_dir, earlier=self._earlier())
-        self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry)
+        self._followers = Followers(boot.config, shm=boot.shm, registry=self._registry, lost=self._suspect)
         self._seats = SeatGauges(boot.config, shm=boot.shm, engines=lambda: len(self._registry.records()))
         pages = {"/health": self._health, "/liveness": self._health, "/readiness": self._readiness}
         self._probes = ProbeServer(pages)
@@ -130,6 +130,11 @@ class Control:
     def _woken(self, fleet: Fleet) -> None:
         os.eventfd_read(self._boot.wake_fd)
         fleet.hurry()
+
+    def _suspect(self, slot: int) -> None:
+        """Has an engine checked whose KV events broke off: no request need fail for it to be known."""
+        self._shm.suspect(slot)
+        self._fleet.hurry()
 
     def _models(self) -> set[str]:
         return {record.model for record in self._registry.records()}

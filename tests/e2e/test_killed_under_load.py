@@ -129,6 +129,25 @@ def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
             wait_until(lambda: answer_of(http) == 503, what="it is seen to be gone")
 
 
+def test_an_idle_engine_that_dies_is_missed_before_any_request(own_fleet: Fleet) -> None:
+    """Its KV events break off, long before the next check is due (60 s)."""
+    gateway = own_fleet.launch("vllm", "vllm", sim_flags=SIM_FLAGS, flags=("--workers", "1", "--policy", "round_robin"))
+
+    def healthy() -> int:
+        with gateway.http() as http:
+            return int(http.get("/readiness").json()["healthy_workers"])
+
+    def both_have_served() -> bool:
+        with gateway.http() as http:
+            assert answer_of(http) == 200
+        return all(engine.counters()["started"] for engine in gateway.engines)
+
+    wait_until(both_have_served, what="both have stored blocks, and told of them")
+    assert healthy() == 2
+    gateway.engines[0].kill()
+    wait_until(lambda: healthy() == 1, within_s=10, what="the engine is missed")
+
+
 @pytest.mark.parametrize("protocol", ["vllm", "sglang"])
 def test_one_of_two_engines(own_fleet: Fleet, protocol: str) -> None:
     gateway = own_fleet.launch(protocol, protocol, sim_flags=SIM_FLAGS, flags=TWO_WORKERS)

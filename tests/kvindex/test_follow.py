@@ -32,7 +32,8 @@ class Stage:
         self.shm = Shm(shared_memory(rows=3, prefix_blocks=4096))
         self.index = PrefixIndex(self.shm)
         self.registry = Registry(self.shm, folder=folder)
-        self.followers = Followers(Config(), shm=self.shm, registry=self.registry)
+        self.lost: list[int] = []
+        self.followers = Followers(Config(), shm=self.shm, registry=self.registry, lost=self.lost.append)
 
     def add(self, url: str, runtime: str) -> EngineRecord:
         self.registry.add([EngineSpec(url=url)])
@@ -102,6 +103,7 @@ def test_what_an_engine_holds_is_known(protocol: str, tmp_path: Path) -> None:
         shown = render(made.shm, gauges=made.followers.gauges()).decode()
         assert f'smg_kv_events_live{{worker="{sim.url}"}} 1' in shown
         assert f'smg_kv_blocks{{worker="{sim.url}"}} 0' in shown
+        assert made.lost == []
 
     play(scene, tmp_path, protocol=protocol)
 
@@ -154,7 +156,7 @@ def test_an_engine_that_is_back_is_followed_at_once(tmp_path: Path, monkeypatch:
         await generate(sim, IDS, name="before")
         await until(lambda: made.held(record.slot) == 160)
         await sim.close()
-        await until(lambda: not made.follower().live)
+        await until(lambda: made.lost == [record.slot])
         made.registry.set_state(sim.url, EngineState.NOT_READY)
         await asyncio.sleep(0.6)  # the followers look twice a second
         again = await start_sim(protocol="vllm", port=int(sim.url.rpartition(":")[2]))
