@@ -2,7 +2,8 @@
 
 One step: prompts that were begun go on, waiting sequences join the batch while there is room, the cost model says how long the GPU works,
 then every sequence of the batch whose prompt is computed and which is due makes one token. A prompt that is longer than what is left of a
-step is cut, as in vLLM (`max_num_batched_tokens`, of which answers take a token each there) and SGLang (`chunked_prefill_size`).
+step is cut, as in vLLM (`max_num_batched_tokens`, of which answers take a token each there) and in SGLang with `enable_mixed_chunk`
+(`chunked_prefill_size`; without it answers wait until all prompts are computed).
 """
 
 import asyncio
