@@ -56,6 +56,8 @@ class Prefill:
         self._left = False
         self._handover: KvTransfer | None = None
         self._leg: asyncio.Task[None] | None = None
+        self._wait: asyncio.Timeout | None = None
+        self._lost: EngineError | None = None
 
     async def first(self, request: EngineRequest, *, timeout_s: float) -> KvTransfer:
         """Computes the prompt, unless an attempt before has; gives what to tell the decode engine."""
@@ -91,6 +93,12 @@ class Prefill:
         self._send_abort(self.engine, request_id)
         self.close()
 
+    def fail(self, error: EngineError) -> None:
+        """Ends the leg with an error, if it runs: the engine is lost, and would never say so itself."""
+        if self._wait is not None and self._lost is None and not self._left:
+            self._lost = error
+            self._wait.reschedule(0.0)
+
     def close(self) -> None:
         """Says that nothing more will come of the leg, if it has not ended."""
         self._end(computed=False)
@@ -102,24 +110,36 @@ class Prefill:
 
     async def _run(self, request: EngineRequest, *, timeout_s: float) -> str:
         """Runs the leg to its end; gives what the engine says to the decode engine."""
-        told, finish, computed = "", None, False
+        computed = False
         try:
-            async with aclosing(self.engine.generate(request, timeout_s=timeout_s)) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    told, finish = delta.transfer or told, delta.finish or finish
-                    self.scores = delta.prompt_logprobs or self.scores
-            if finish == "abort":
-                raise EngineError("the prefill engine gave the request up")
+            async with asyncio.timeout(None) as self._wait:
+                told = await self._told(request, timeout_s=timeout_s)
             computed = True
         except EngineError as error:
             if not self._left or isinstance(error, EngineUnavailable):  # else it is the answer to our abort
                 self.error = error
             raise
+        except TimeoutError:
+            assert self._lost is not None, "nothing but `fail` ends the wait"
+            self.error = self._lost
+            raise self.error from None
+        finally:
+            self._wait = None
+            self._end(computed=computed)
+        return told
+
+    async def _told(self, request: EngineRequest, *, timeout_s: float) -> str:
+        told, finish = "", None
+        try:
+            async with aclosing(self.engine.generate(request, timeout_s=timeout_s)) as deltas:  # type: ignore[type-var]
+                async for delta in deltas:
+                    told, finish = delta.transfer or told, delta.finish or finish
+                    self.scores = delta.prompt_logprobs or self.scores
         except asyncio.CancelledError:
             self._send_abort(self.engine, request.request_id)
             raise
-        finally:
-            self._end(computed=computed)
+        if finish == "abort":
+            raise EngineError("the prefill engine gave the request up")
         return told
 
     def _end(self, *, computed: bool) -> None:

@@ -4,13 +4,14 @@ import time
 from collections.abc import Sequence
 
 from smg.engine import Engine, PairedEngine, Prefill
-from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError
+from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError, SmgError
 from smg.obs.metrics import Meter
 from smg.pipeline.attempts import Attempt
 from smg.pipeline.generation import Aborts
 from smg.pipeline.route import Router
-from smg.types.job import Routing
-from smg.worker import EnginePool, EngineRecord, WorkerView
+from smg.pipeline.tending import Tended
+from smg.types.job import Job
+from smg.worker import EnginePool, WorkerView
 
 __all__ = ["Pair", "Pairs"]
 
@@ -23,8 +24,29 @@ class Pair(PairedEngine):
         self.slot = slot
 
 
+class Part(Tended):
+    """A prefill engine's part that has not ended, see `Tended`."""
+
+    def __init__(self, prefill: Prefill, *, address: str) -> None:
+        self._prefill = prefill
+        self._address = address
+
+    def waits_for(self) -> str:
+        """See `Tended`."""
+        return self._address
+
+    def progress(self) -> int:
+        """See `Tended`."""
+        return 0
+
+    def fail(self, error: SmgError) -> None:
+        """See `Tended`."""
+        assert isinstance(error, EngineError), "the only fault of who makes no progress is the engine's"
+        self._prefill.fail(error)
+
+
 class Pairs:
-    """Makes pairs for one data worker."""
+    """Makes pairs for one data worker. `parts`: of prefill engines, to be looked after, see `Tender`."""
 
     def __init__(self, *, router: Router, pool: EnginePool, view: WorkerView, aborts: Aborts, meter: Meter) -> None:
         self._router = router
@@ -32,21 +54,14 @@ class Pairs:
         self._view = view
         self._aborts = aborts
         self._meter = meter
+        self.parts: set[Part] = set()
 
-    async def make(
-        self,
-        decode: Engine,
-        record: EngineRecord,
-        *,
-        prompt_ids: Sequence[int],
-        routing: Routing,
-        avoid: frozenset[int],
-        before: Pair | None,
-    ) -> Pair:
+    async def make(self, decode: Engine, attempt: Attempt, *, job: Job, prompt_ids: Sequence[int], before: Pair | None) -> Pair:
         """Gives the pair. A prompt that an attempt before has computed is not computed again.
 
         Raises NoEngine when there is no prefill engine of the decode engine's runtime, and what opening its driver raises.
         """
+        record = attempt.record
         if decode.features.disaggregation == "none":
             raise RequestError(f"{record.runtime} engines cannot compute prefill and decode apart")
         if before is not None:
@@ -54,7 +69,7 @@ class Pairs:
                 return Pair(before.prefill, decode, slot=before.slot)
             before.prefill.close()
         chosen, lease = self._router.route(
-            record.model, avoid, prompt_ids=prompt_ids, routing=routing, role="prefill", runtime=record.runtime
+            record.model, attempt.tries.failed, prompt_ids=prompt_ids, routing=job.routing, role="prefill", runtime=record.runtime
         )
         rank = lease.rank if chosen.rank is None else chosen.rank
         try:
@@ -66,6 +81,7 @@ class Pairs:
         began_s = time.monotonic()
 
         def done(computed: bool) -> None:
+            self.parts.discard(part)
             if computed:
                 lease.succeed()
             elif prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy):
@@ -84,6 +100,8 @@ class Pairs:
             send_abort=self._aborts.send,
             done=done,
         )
+        part = Part(prefill, address=chosen.address)
+        self.parts.add(part)
         return Pair(prefill, decode, slot=chosen.slot)
 
     async def judge(self, error: EngineError, *, pair: Pair | None, attempt: Attempt) -> None:

@@ -166,7 +166,7 @@ class Pipeline:
         """Sees to requests that wait in vain; called a few times a second. Those that nothing has come for leave an engine that does not
         answer checks any more, and may go to others; those whose engine falls silent in mid-stream end.
         """
-        self._tender.look(self._deadlines.calls, lost=self._view.lost())
+        self._tender.look(lambda: [*self._deadlines.calls(), *self._pairs.parts], lost=self._view.lost())
 
     async def close(self) -> None:
         """Waits for the aborts under way."""
@@ -227,8 +227,8 @@ class Pipeline:
         engine = await self._pool.get(attempt.record)
         if attempt.record.role == "regular":
             return Turn(submission, attempt, engine, self._asked(submission, attempt, engine))
-        ids, routing, avoid = submission.prompt.ids, submission.job.routing, attempt.tries.failed
-        pair = await self._pairs.make(engine, attempt.record, prompt_ids=ids, routing=routing, avoid=avoid, before=submission.pair)
+        job, ids = submission.job, submission.prompt.ids
+        pair = await self._pairs.make(engine, attempt, job=job, prompt_ids=ids, before=submission.pair)
         submission.pair = pair
         return Turn(submission, attempt, pair, self._asked(submission, attempt, pair), pair)
 

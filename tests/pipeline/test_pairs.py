@@ -12,6 +12,8 @@ from smg.config import Config
 from smg.config.tree import Engines
 from smg.errors import EngineError, NoEngine, RequestError
 from smg.types.job import Logprobs
+from smg.worker import EngineState
+from smg.worker.breaker import Condition
 from tests.pipeline.fleet import Fleet, chat, collect, finish_of, fleet, text_of, usage_of
 
 RUNTIMES = ("vllm", "sglang", "tokenspeed")
@@ -130,6 +132,29 @@ def test_an_engine_of_either_role_that_is_gone_is_passed_over(runtime: str, plan
                 assert text_of(await collect(many, chat("hello")))
             many.sims[:] = [many.sims[1], many.sims[3]]
             await idle(many)
+
+    asyncio.run(main())
+
+
+@EVERY
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_whose_prompt_waits_at_a_lost_engine_goes_to_another(runtime: str, plane: str, stream: bool) -> None:
+    async def main() -> None:
+        config = plane_of(plane)
+        config = msgspec.structs.replace(config, routing=msgspec.structs.replace(config.routing, prefill_policy="passthrough"))
+        async with fleet(*(f"{runtime} {role}" for role in ("prefill", "prefill", "decode")), config=config) as many:
+            lost, other, _ = many.sims
+            asked = asyncio.create_task(collect(many, chat("hello [[sim: ttft_ms=20000]]", stream=stream)))
+            await until(lambda: lost.counters.started == 1)
+            many.view.shm.set_engine_state(0, EngineState.NOT_READY)
+            many.pipeline.tend()
+            await until(lambda: other.counters.started == 1)
+            assert Condition.of(many.view.shm.breaker(0)).count == 1
+            assert Condition.of(many.view.shm.breaker(2)).count == 0
+            asked.cancel()
+            await asyncio.wait([asked])
+            await idle(many)
+            assert not many.pipeline._pairs.parts
 
     asyncio.run(main())
 
