@@ -80,11 +80,17 @@ class Pairs:
         labels = ("grpc", record.model, record.runtime)
         began_s = time.monotonic()
 
+        if decode.features.disaggregation == "sequential":
+            attempt.blamed = chosen.slot  # also for a deadline that passes before the decode engine was asked
+
         def done(computed: bool) -> None:
             self.parts.discard(part)
+            late = not computed and prefill.error is None and time.monotonic() >= job.deadline_s  # it was given the whole time
+            if not late:
+                attempt.blamed = None
             if computed:
                 lease.succeed()
-            elif prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy):
+            elif late or (prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy)):
                 lease.fail()
             lease.release()
             if computed:

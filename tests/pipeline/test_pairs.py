@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from smg.config import Config
 from smg.config.tree import Engines
 from smg.errors import EngineError, NoEngine, RequestError
+from smg.pipeline import attempts, pairs
 from smg.types.job import Logprobs
 from smg.worker import EngineState
 from smg.worker.breaker import Condition
@@ -155,6 +157,30 @@ def test_a_request_whose_prompt_waits_at_a_lost_engine_goes_to_another(runtime: 
             await asyncio.wait([asked])
             await idle(many)
             assert not many.pipeline._pairs.parts
+
+    asyncio.run(main())
+
+
+@EVERY
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_deadline_is_the_fault_of_who_was_asked(runtime: str, plane: str, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own task ends then: a decode engine that waits for nothing yet is not blamed."""
+
+    async def main() -> None:
+        async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **{role: {"ttft_ms": 20000}}) as two:
+            asked = asyncio.create_task(collect(two, chat()))
+            prefill, decode = two.sims
+            await until(lambda: decode.counters.transfers == 1 if role == "decode" else prefill.counters.started == 1)
+            for module in (attempts, pairs):
+                monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float("inf")))
+            asked.cancel()
+            await asyncio.wait([asked])
+            await idle(two)
+            failures = [Condition.of(two.view.shm.breaker(slot)).count for slot in (0, 1)]
+            if role == "decode":
+                assert failures == [0, 1]
+            else:
+                assert failures == ([1, 0] if runtime == "vllm" else [1, 1])  # where both are asked at once either may be to blame
 
     asyncio.run(main())
 
