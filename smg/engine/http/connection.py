@@ -148,8 +148,9 @@ class HttpConnection(asyncio.Protocol):
         self._headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes one header."""
-        self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+        """Takes one header. Trailers are not kept: they come too late for the client, and are no part of the head (RFC 9110, 6.5.1)."""
+        if self._head is None:
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         """Tells who waits, unless the answer is an interim one."""

@@ -89,6 +89,24 @@ def test_answers_however_they_are_cut_leave_the_connection_usable(said: bytes, s
     run(scene())
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_trailers_are_no_headers(at_once: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: a/b\r\ntransfer-encoding: chunked\r\n\r\n"
+    rest = chunked(b"ab") + b"0\r\ncontent-type: c/d\r\nretry-after: 9\r\n\r\n"
+
+    async def scene() -> None:
+        async with upstream(saying(*([head + rest] if at_once else [head, rest]))) as server:
+            engine = await opened(server.url)
+            call = await engine.open(HttpRequest(target="/v1/chat/completions"))
+            head_seen = await call.head()
+            assert await call.read(100) == b"ab"
+            assert head_seen.headers == [("content-type", "a/b"), ("transfer-encoding", "chunked")]
+            call.close()
+            await engine.close()
+
+    run(scene())
+
+
 def test_an_answer_that_ends_with_its_connection() -> None:
     async def scene() -> None:
         async with upstream(saying(b"HTTP/1.1 200 OK\r\n\r\nabc", b"def", close=True)) as server:
