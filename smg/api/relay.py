@@ -52,12 +52,15 @@ MOST_HOPS = 4
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """How a path is passed on. `endpoint`: for metrics; `target`: its path at the engine, empty = the same; `form`: the body is a form."""
+    """How a path is passed on. `endpoint`: for metrics; `target`: its path at the engine, empty = the same; `form`: the body is a form;
+    `events`: what is streamed there are events, so that its silence may be filled before the engine has said so.
+    """
 
     endpoint: str
     surface: str = "openai"
     target: str = ""
     form: bool = False
+    events: bool = True
 
 
 def or_relayed(handler: Handler, *, endpoint: str, target: str = "") -> Handler:
@@ -70,9 +73,9 @@ def or_relayed(handler: Handler, *, endpoint: str, target: str = "") -> Handler:
     return choose
 
 
-def relayed(endpoint: str, *, surface: str = "openai", target: str = "", form: bool = False) -> Handler:
+def relayed(endpoint: str, *, surface: str = "openai", target: str = "", form: bool = False, events: bool = True) -> Handler:
     """Gives the handler of a path that only engines over HTTP serve."""
-    passage = Passage(endpoint=endpoint, surface=surface, target=target, form=form)
+    passage = Passage(endpoint=endpoint, surface=surface, target=target, form=form, events=events)
 
     async def refuse(http: Request, services: Services) -> Reply:
         raise Unimplemented(f"{http.method} {http.path} is not built yet for models whose engines are reached over gRPC")
@@ -117,7 +120,7 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
         stream=outline.stream,
         deadline_s=deadline(http, timeout_s=services.config.server.request_timeout_s),
     )
-    return StreamReply(pump=partial(services.relay.run, request), surface=passage.surface, comments=outline.stream)
+    return StreamReply(pump=partial(services.relay.run, request), surface=passage.surface, comments=outline.stream and passage.events)
 
 
 def _check_query(http: Request) -> None:

@@ -76,15 +76,15 @@ RELAYED = (
     Route(
         method="POST",
         path="/v1/messages/count_tokens",
-        handler=relayed("anthropic.count_tokens", surface="anthropic"),
+        handler=relayed("anthropic.count_tokens", surface="anthropic", events=False),
         surface="anthropic",
     ),
     Route(method="POST", path="/v1/audio/transcriptions", handler=relayed("openai.transcriptions", form=True), form=True),
     Route(method="POST", path="/v1/audio/translations", handler=relayed("openai.translations", form=True), form=True),
-    Route(method="POST", path="/v1/audio/speech", handler=relayed("openai.speech")),
+    Route(method="POST", path="/v1/audio/speech", handler=relayed("openai.speech", events=False)),  # of sound
     Route(method="POST", path="/generate", handler=relayed("generate"), id_prefix="gnt-"),
     *(
-        Route(method="POST", path=path, handler=relayed(path.rpartition("/")[2]))
+        Route(method="POST", path=path, handler=relayed(path.rpartition("/")[2], events=False))
         for path in (
             *("/v1/embeddings", "/v1/classify", "/classify", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/pooling"),
             *("/tokenize", "/detokenize"),

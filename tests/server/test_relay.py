@@ -415,6 +415,37 @@ def test_silence_is_filled_between_events_and_only_in_streams() -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/embeddings", "/v1/messages/count_tokens"])
+def test_silence_is_not_filled_where_no_events_are_streamed(path: str) -> None:
+    """Whatever the body says of streaming: speech is streamed as sound."""
+    go_on: asyncio.Event
+
+    async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        if asked.path == path:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: audio/pcm\r\ntransfer-encoding: chunked\r\n\r\n")
+            writer.write(chunked(b"\x00\x01", b"\x02") + b"0\r\n\r\n")
+        else:
+            writer.write(STREAM_HEAD + b"0\r\n\r\n")
+
+    async def scene() -> None:
+        nonlocal go_on
+        go_on = asyncio.Event()
+        async with relaying(script, made=config(server={"keepalive_interval_s": 0.05})) as gateway:
+            asking = asyncio.ensure_future(gateway.http.post(path, json={"model": "org/m", "stream": True}))
+            await until(lambda: gateway.servers[0].asked)
+            async with gateway.http.stream("POST", "/v1/chat/completions", json={**ASKED, "stream": True}) as reply:
+                data = b""
+                async for piece in reply.aiter_raw():  # so that so much time has passed
+                    data += piece
+                    if data.count(b": keep-alive\n\n") == 3:
+                        go_on.set()
+            reply = await asking
+            assert (reply.status_code, reply.content, reply.headers["content-type"]) == (200, b"\x00\x01\x02", "audio/pcm")
+
+    run(scene())
+
+
 def test_an_answer_of_another_kind_after_the_head_has_left() -> None:
     go_on: asyncio.Event
 
