@@ -13,7 +13,6 @@ import time
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from smg.errors import LimitsUnavailable
 from smg.middleware.limits import MINUTE_NS, Price, Store
@@ -75,7 +74,7 @@ class SharedStore:
         self._local = local
         self._failures = meter.counter("smg_rate_limit_server_failures_total", ())
         self._rests_until_s = 0.0
-        self._charges: set[asyncio.Task[int]] = set()
+        self._charges: set[asyncio.Task[None]] = set()
 
     async def take(self, prices: list[Price]) -> int:
         """See `Store`. Raises LimitsUnavailable where nothing passes without the server."""
@@ -89,7 +88,7 @@ class SharedStore:
     def charge(self, prices: list[Price]) -> None:
         """See `Store`. Nobody waits for it; what cannot be charged is let go."""
         if len(self._charges) < MOST_CHARGES:
-            task = asyncio.get_running_loop().create_task(self._call(-1, prices))
+            task = asyncio.get_running_loop().create_task(self._charge(prices))
             self._charges.add(task)
             task.add_done_callback(self._charges.discard)
 
@@ -101,6 +100,11 @@ class SharedStore:
             task.cancel()
         await self._server.aclose()
 
+    async def _charge(self, prices: list[Price]) -> None:
+        """Settles here what the server does not take: while it does not answer, this node's own buckets were charged beforehand."""
+        if await self._call(-1, prices) < 0 and self._local is not None:
+            self._local.charge(prices)
+
     async def _call(self, burst_us: int, prices: list[Price]) -> int:
         """Gives the script's answer; -1 when there is none."""
         if not prices or time.monotonic() < self._rests_until_s:
@@ -109,13 +113,17 @@ class SharedStore:
         costs = [max(-DAY_US, min(DAY_US, cost_ns // 1000)) for _, cost_ns in prices]
         try:
             async with asyncio.timeout(CALL_S):
-                return int(await self._script(keys=keys, args=[burst_us, *costs]))
-        except (RedisError, OSError, TimeoutError) as error:
-            if time.monotonic() >= self._rests_until_s:
-                log.warning("the server of rate limits does not answer", extra={"error": type(error).__name__})
-            self._failures.add()
-            self._rests_until_s = time.monotonic() + REST_S
-            return -1
+                answer = await self._script(keys=keys, args=[burst_us, *costs])
+        except Exception as error:  # also a ValueError for a bad number, a RecursionError for deep nesting
+            return self._rest(type(error).__name__)
+        return answer if type(answer) is int and 0 <= answer <= DAY_US else self._rest("no answer of the script")
+
+    def _rest(self, error: str) -> int:
+        if time.monotonic() >= self._rests_until_s:
+            log.warning("the server of rate limits does not answer", extra={"error": error})
+        self._failures.add()
+        self._rests_until_s = time.monotonic() + REST_S
+        return -1
 
 
 def tag(tenant: str) -> str:

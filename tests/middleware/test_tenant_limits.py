@@ -286,6 +286,80 @@ def test_a_server_that_hangs_costs_one_request_its_time(limits):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b":abc\r\n", b"$-1\r\n", b"_\r\n", b"+OK\r\n", b"*1\r\n:1\r\n", b"$2\r\n\xff\xfe\r\n", b":-5\r\n", b":99999999999999999999\r\n"),
+        *(b"-READONLY no\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b":1", b"*1\r\n" * 5000),
+    ],
+)
+@pytest.mark.parametrize("fail", ["open", "closed"])
+def test_a_server_that_says_something_else(limits, fail, said):
+    """Another program at the port, or one that is out of its mind, is as one that does not answer."""
+
+    async def scenario():
+        async def answers(reader, writer):
+            while data := await reader.read(65536):
+                setup = data.count(b"CLIENT") + data.count(b"SELECT") + data.count(b"HELLO")
+                writer.write(b"+OK\r\n" * setup if b"EVALSHA" not in data else said)
+            writer.close()
+
+        odd = await asyncio.start_server(answers, "127.0.0.1", 0)
+        node = Node(limits, url=f"redis://127.0.0.1:{odd.sockets[0].getsockname()[1]}/0", fail=fail)
+        if fail == "open":
+            assert await node.open("ip:9", 3) == [True, True, False]
+        else:
+            with pytest.raises(LimitsUnavailable):
+                await node.meters.open("ip:9")
+        assert node.failures() >= 1
+        await node.store.close()
+        odd.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_not_used_comes_back_where_a_dead_server_was_not_charged(limits):
+    async def scenario():
+        node = Node(limits, url="redis://127.0.0.1:1/0")
+        await uses_tokens(node)
+        await node.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_late_answer_is_not_that_of_the_next_question(limits, monkeypatch):
+    monkeypatch.setattr(shared_limits, "REST_S", 0.0)
+
+    async def scenario():
+        late = asyncio.Event()
+        asked = 0
+
+        async def answers(reader, writer):
+            nonlocal asked
+            while data := await reader.read(65536):
+                if b"EVALSHA" not in data:
+                    writer.write(b"+OK\r\n" * (data.count(b"CLIENT") + data.count(b"SELECT") + data.count(b"HELLO")))
+                    continue
+                asked += 1
+                if asked == 1:
+                    await late.wait()
+                    writer.write(b":60000000\r\n")
+                else:
+                    writer.write(b":0\r\n")
+            writer.close()
+
+        slow = await asyncio.start_server(answers, "127.0.0.1", 0)
+        node = Node(limits, url=f"redis://127.0.0.1:{slow.sockets[0].getsockname()[1]}/0", fail="closed")
+        with pytest.raises(LimitsUnavailable):
+            await node.meters.open("ip:9")
+        late.set()
+        await node.meters.open("ip:9")
+        await node.store.close()
+        slow.close()
+
+    asyncio.run(scenario())
+
+
 def test_charges_that_nobody_takes_do_not_pile_up(limits, monkeypatch):
     monkeypatch.setattr(shared_limits, "MOST_CHARGES", 5)
 
