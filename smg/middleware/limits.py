@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 
 from smg.config.classes import ModelRule, RateLimit, TenantLimit, TenantLimits
 from smg.errors import TenantLimited
-from smg.obs.buckets import Buckets
+from smg.obs.buckets import LONGEST_NS, Buckets
 from smg.obs.metrics import Meter
 from smg.types.job import Sampling
 
@@ -38,8 +38,8 @@ class Bucket(Struct, frozen=True):
     per_minute: int
 
     def cost_ns(self, amount: int) -> int:
-        """Gives how long the bucket takes to be refilled by `amount`."""
-        return amount * MINUTE_NS // self.per_minute
+        """Gives how long the bucket takes to be refilled by `amount`, a day at most."""
+        return min(amount * MINUTE_NS // self.per_minute, LONGEST_NS)
 
 
 # What is to be taken from a bucket, in ns of refilling.

@@ -108,6 +108,21 @@ def test_what_was_not_used_comes_back(limits):
     asyncio.run(scenario())
 
 
+def test_a_job_that_could_use_more_than_numbers_hold(limits):
+    """It passes while the bucket is full; those after it wait for a day, or until it is settled."""
+
+    async def scenario():
+        node = Node(limits)
+        account = await node.meters.open("ip:1")
+        charge = await account.charge(model="x", prompt_tokens=1, sampling=Sampling(max_tokens=1 << 31, n=1 << 31))
+        with pytest.raises(TenantLimited):
+            await account.charge(model="x", prompt_tokens=1, sampling=Sampling(max_tokens=1))
+        charge.settle(10)
+        await account.charge(model="x", prompt_tokens=1, sampling=Sampling(max_tokens=900))
+
+    asyncio.run(scenario())
+
+
 def test_the_first_rule_that_fits_a_model(limits):
     async def scenario():
         node = Node(limits)
