@@ -37,6 +37,8 @@ ONE_TOKEN = {"max_tokens": b"1", "stream": b"false"}
 # Only where the body has them: each would forbid the above.
 ONE_TOKEN_TOO = {"max_completion_tokens": b"1", "min_tokens": b"0", "stream_options": b"null"}
 EMPTY: Mapping[str, bytes] = {}
+# A client's own words would have an engine keep a cache that nobody fetches, or fetch one from anywhere.
+NO_TRANSFER = {"kv_transfer_params": b"null"}
 REMOTE_DECODE = {"kv_transfer_params": b'{"do_remote_decode":true,"do_remote_prefill":false}'}
 
 
@@ -86,8 +88,8 @@ class RelayPair:
         self._decode = engine, message
         runtime, request = attempt.record.runtime, self._request
         if runtime == "vllm":
-            if not request.apart or request.scored or request.batch > 1:  # the decode engine computes it alone
-                return await self._asked(engine, message)
+            if not request.apart or request.scored or request.batch > 1:
+                return await self._asked_alone(engine, message)
             return await self._one_after_the_other(engine, message, attempt)
         if runtime != "sglang":
             raise RequestError(
@@ -133,7 +135,7 @@ class RelayPair:
             attempt.blamed = None
         if not leg.params:
             log.warning("the prefill engine says nothing of its KV cache; the prompt is computed twice", extra={"engine": leg.record.url})
-            return await self._asked(engine, message)
+            return await self._asked_alone(engine, message)
         return await self._asked(engine, await changed(self._request, message, {"kv_transfer_params": leg.params}))
 
     async def _both_at_once(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
@@ -182,6 +184,12 @@ class RelayPair:
         message = await changed(self._request, await message_for(self._request, leg.record), values, too)
         leg.start(engine, message, keyless=self._request.keyless)
         self._pairs.waiting.add(leg)
+
+    async def _asked_alone(self, engine: HttpEngine, message: HttpRequest) -> HttpCall:
+        """The decode engine computes the prompt too."""
+        if self._request.splice is not None:
+            message = await changed(self._request, message, EMPTY, NO_TRANSFER)
+        return await self._asked(engine, message)
 
     async def _asked(self, engine: HttpEngine, message: HttpRequest) -> HttpCall:
         return await engine.open(message, keyless=self._request.keyless, sent=self._claim)

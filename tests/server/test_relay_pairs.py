@@ -116,6 +116,35 @@ def test_what_a_vllm_engine_computes_alone(path: str, fields: dict[str, object])
     run(scene())
 
 
+OWN = '{"do_remote_prefill":true,"remote_host":"10.9.9.9"}'
+
+
+@pytest.mark.parametrize("name", ["kv_transfer_params", "kv\\u005ftransfer_params"])
+@pytest.mark.parametrize(
+    ("path", "more", "handed"),
+    [
+        ("/v1/completions", '"prompt":"Hi"', PARAMS),
+        ("/v1/completions", '"prompt":"Hi"', b"null"),
+        ("/v1/completions", '"prompt":"Hi","n":2', b"null"),
+        ("/v1/responses", '"input":"Hi"', b"null"),
+    ],
+)
+def test_a_clients_own_words_of_caches_reach_neither_engine(path: str, more: str, handed: bytes, name: str) -> None:
+    """Twice, too: engines take the last, whatever stands before it."""
+    body = f'{{"model":"org/m","{name}":{OWN},{more},"kv_transfer_params":{OWN}}}'.encode()
+
+    async def scene() -> None:
+        helps = saying(answer(b'{"kv_transfer_params":%b}' % handed))
+        async with relaying(helps, saying(answer()), records=PAIR) as gateway:
+            assert (await gateway.http.post(path, content=body, headers=HEADERS)).status_code == 200
+            for server in gateway.servers:
+                assert not any(b"10.9.9.9" in asked.body for asked in server.asked)
+            assert json.loads(gateway.servers[1].asked[0].body)["kv_transfer_params"] == json.loads(handed)
+            await idle(gateway)
+
+    run(scene())
+
+
 def test_what_other_engines_cannot() -> None:
     async def scene() -> None:
         async with relaying(hang, hang, runtime="sglang", records=PAIR) as gateway:
