@@ -77,7 +77,8 @@ TEXT = msgspec.json.Decoder(str)
 PIECES = msgspec.json.Decoder(str | list[Part])
 MESSAGES = msgspec.json.Decoder(list[Message])
 TEXTS: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
-COUNT: msgspec.json.Decoder[int] = msgspec.json.Decoder(Annotated[int, Meta(ge=1, le=1 << 31)])
+# As engines read them: pydantic takes "2" and 2.0 for 2.
+COUNT: msgspec.json.Decoder[int] = msgspec.json.Decoder(Annotated[int, Meta(ge=1, le=1 << 31)], strict=False)
 FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
 

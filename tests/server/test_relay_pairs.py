@@ -100,6 +100,8 @@ def test_too_many_rooms_are_refused() -> None:
     ("path", "fields"),
     [
         ("/v1/completions", {"prompt": "Hi", "n": 2}),
+        ("/v1/completions", {"prompt": "Hi", "n": "2"}),
+        ("/v1/completions", {"prompt": "Hi", "n": 2.0}),
         ("/v1/completions", {"prompt": ["Hi", "Ho"]}),
         ("/v1/completions", {"prompt": "Hi", "echo": True}),
         ("/v1/chat/completions", {"messages": [], "prompt_logprobs": 1}),
