@@ -32,7 +32,7 @@ WITHOUT_USE = SAID_BY_US | {"kv_connector", "kv_role", "kv_engine_id", "bootstra
 LONGEST_TEXT = 2048
 CODES = {"not_found": "WORKER_NOT_FOUND", "conflict": "WORKER_ALREADY_EXISTS"}
 
-OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+OBJECT = msgspec.json.Decoder(dict[str, object])
 INFO = msgspec.msgpack.Decoder(WorkerInfo)
 INFOS = msgspec.msgpack.Decoder(list[WorkerInfo])
 
@@ -122,9 +122,9 @@ def _read(body: bytes, wanted: type[T]) -> T:
     fields = decode(body, OBJECT)
     known = {field.encode_name for field in msgspec.structs.fields(wanted)}
     for name, value in fields.items():
-        if name not in known and name not in WITHOUT_USE and bytes(value) not in (b"null", b"{}", b"[]"):
+        if name not in known and name not in WITHOUT_USE and value not in (None, {}, []):
             raise InvalidValue(f"{name[:64]!r} is not supported", param=name[:64])
     try:
-        return msgspec.convert({name: msgspec.json.decode(fields[name]) for name in known if name in fields}, wanted)
+        return msgspec.convert({name: fields[name] for name in known if name in fields}, wanted)
     except msgspec.ValidationError as error:
         raise described(error) from error

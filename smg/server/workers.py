@@ -69,7 +69,7 @@ class WorkerCalls:
     def replace(self, data: msgspec.Raw) -> WorkerInfo:
         """Says everything of an engine anew. Raises NotFound, and InvalidValue when it is to have another address."""
         change = CHANGE.decode(data)
-        record = self._found(change.id)
+        record = self._kept(change.id)
         assert change.spec is not None
         if change.spec.url not in (record.url, record.address):
             raise InvalidValue(f"the worker has the address {record.url!r}, which PUT cannot change: use DELETE and POST", param="url")
@@ -79,7 +79,7 @@ class WorkerCalls:
     def edit(self, data: msgspec.Raw) -> WorkerInfo:
         """Changes some of what is said of an engine. Raises NotFound."""
         change = CHANGE.decode(data)
-        record = self._found(change.id)
+        record = self._kept(change.id)
         assert change.edit is not None
         self._fleet.edit(record.address, change.edit)
         return self._info(self._at(record.address))
@@ -94,6 +94,13 @@ class WorkerCalls:
         record = self._registry.find(number)
         if record is None:
             raise NotFound(f"there is no worker {number}")
+        return record
+
+    def _kept(self, number: str) -> EngineRecord:
+        """One that drains is gone for who changes it, as it will be in a moment: only POST takes it back."""
+        record = self._found(number)
+        if self._registry.state(record) is EngineState.DRAINING:
+            raise NotFound(f"the worker {number} is being removed")
         return record
 
     def _at(self, url: str) -> EngineRecord:

@@ -165,6 +165,9 @@ def test_what_get_says_can_be_put_and_patched(tmp_path: pathlib.Path) -> None:
         ({"url": B, "lables": {"a": "b"}}, "'lables' is not supported"),
         (b"[1]", "must be an object"),
         (b"{", "not valid JSON"),
+        (b'{"url": "grpc://\xff:1"}', "not UTF-8"),
+        (b'{"url": "grpc://b:1", "priority": 1e400}', "out of range"),
+        (b'{"url": "grpc://b:1", "labels": ' + b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_bodies_that_are_refused(tmp_path: pathlib.Path, body: object, says: str) -> None:
@@ -187,6 +190,26 @@ def test_what_is_there_already_and_what_is_not(tmp_path: pathlib.Path) -> None:
             assert (await client.ask(method, f"/workers/{unknown}", body))[0] == 404
             status, _, answer = await client.ask(method, "/workers/7", body)
             assert (status, answer["code"]) == (400, "BAD_REQUEST")
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(("method", "body"), [("PATCH", {"labels": {"a": "b"}, "api_key": "k"}), ("PUT", {"url": B})])
+def test_a_worker_that_is_being_removed_is_not_changed(tmp_path: pathlib.Path, method: str, body: object) -> None:
+    """What was changed would stay for whoever names the address next, and PUT would undo the DELETE."""
+
+    async def scene(client: Client, rig: Rig) -> None:
+        number = await client.added(url=B)
+        record = rig.registry.get(B)
+        assert record is not None
+        rig.shm.acquire(1, record.slot, record.epoch, 5)
+        assert (await client.ask("DELETE", f"/workers/{number}"))[0] == 202
+        status, _, answer = await client.ask(method, f"/workers/{number}", body)
+        assert (status, answer["code"]) == (404, "WORKER_NOT_FOUND")
+        assert "being removed" in answer["error"]
+        rig.shm.release(1, record.slot, record.epoch, 5)
+        await until(lambda: rig.registry.get(B) is None)
+        assert rig.registry.edits == {}
 
     play(tmp_path, scene)
 
