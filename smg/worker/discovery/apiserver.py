@@ -47,7 +47,7 @@ class Answer:
         """Takes bytes of the connection. Raises ApiFailed for what is no HTTP."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ApiFailed(f"the API server's answer cannot be read: {error}") from error
 
     def on_headers_complete(self) -> None:

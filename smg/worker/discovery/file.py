@@ -50,13 +50,14 @@ class WorkersFile:
     async def run(self) -> None:
         """Looks, reads, waits."""
         before: Stamp | None = None
+        first = True
         while True:
             stamp = await asyncio.to_thread(self._stamp)
             if stamp is None:
                 self._tell(f"{self._path} cannot be found")
-            elif stamp != self._read and (stamp == before or self._read is None):
+            elif stamp != self._read and (stamp == before or first):
                 await self._take(stamp)
-            before = stamp
+            before, first = stamp, False
             await asyncio.sleep(LOOK_S)
 
     def _stamp(self) -> Stamp | None:
@@ -71,6 +72,8 @@ class WorkersFile:
         try:
             specs = await asyncio.to_thread(read_workers, self._path)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError):  # its rights or its disk may be mended, which changes no stamp
+                self._read = None
             self._failed()
             self._tell(str(error))
             return
@@ -91,7 +94,11 @@ def read_workers(path: Path) -> list[EngineSpec]:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
-    listed = msgspec.convert(tomllib.loads(data.decode()), Listed)
+    try:
+        fields = tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    listed = msgspec.convert(fields, Listed)
     specs: dict[str, EngineSpec] = {}
     for number, fields in enumerate(listed.workers, start=1):
         spec = _spec(fields, number)

@@ -105,13 +105,11 @@ class Pods:
 
     async def _follow(self, selection: Selection) -> None:
         while True:
+            began_s = time.monotonic()
             try:
                 if not selection.version:
                     await self._list(selection)
-                began_s = time.monotonic()
                 await self._watch(selection)
-                if time.monotonic() - began_s < SHORT_S:  # what ends its answers at once must not be asked without end
-                    await asyncio.sleep(FIRST_PAUSE_S)
             except Forgotten:
                 selection.version = ""
             except (ApiFailed, msgspec.DecodeError) as error:
@@ -121,6 +119,9 @@ class Pods:
                     selection.version = ""
                 await asyncio.sleep(selection.pause_s * random.uniform(0.5, 1.0))
                 selection.pause_s = min(selection.pause_s * 2, LONGEST_PAUSE_S)
+                continue
+            if time.monotonic() - began_s < SHORT_S:  # what ends its answers at once must not be asked without end
+                await asyncio.sleep(FIRST_PAUSE_S)
 
     async def _list(self, selection: Selection) -> None:
         """Takes all pods, page by page; those that are not there any more are forgotten at its end."""
@@ -156,6 +157,7 @@ class Pods:
         if event.type == "ERROR":
             if pod.code == GONE:
                 raise Forgotten
+            selection.version = ""  # as client-go does: a server that was set back does not know the place and never says 410
             raise ApiFailed(f"the watch failed: {pod.message}", status=pod.code)
         selection.version = pod.metadata.resource_version or selection.version
         if event.type in ("ADDED", "MODIFIED"):

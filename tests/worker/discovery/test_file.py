@@ -88,6 +88,7 @@ def test_every_field(tmp_path: pathlib.Path) -> None:
         ("workers = 3", "array"),
         ("\udcff", "utf-8"),
         ("#" * (file.MOST_BYTES + 1), "more than"),
+        ("workers = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: pathlib.Path, text: str, says: str) -> None:
@@ -136,6 +137,42 @@ def test_a_file_that_is_being_written_is_not_read_in_the_middle(tmp_path: pathli
         assert len(heard.found) == 2  # at the start, and once nothing changed any more
 
     watched(path, scene, monkeypatch)
+
+
+def test_a_file_that_comes_late_is_not_read_in_the_middle_either(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "workers.toml"
+    path.write_text(GOOD)
+    stamps = iter([None, None, (1, 1, 1), (1, 2, 1), *[(1, 3, 1)] * 100])
+    seen: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(WorkersFile, "_stamp", lambda self: next(stamps))
+    take = WorkersFile._take
+    monkeypatch.setattr(WorkersFile, "_take", lambda self, stamp: seen.append(stamp) or take(self, stamp))
+
+    async def scene(heard: Heard) -> None:
+        await until(lambda: heard.found != [])
+        assert seen == [(1, 3, 1)]
+
+    watched(path, scene, monkeypatch)
+
+
+def test_a_file_that_cannot_be_read_is_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rights may be mended, which its times and size do not tell."""
+    path = tmp_path / "workers.toml"
+    path.write_text(GOOD)
+
+    def refuse(path: pathlib.Path) -> list[EngineSpec]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async def scene(heard: Heard) -> None:
+        monkeypatch.setattr(file, "read_workers", refuse)
+        await until(lambda: heard.failures >= 2)
+        monkeypatch.setattr(file, "read_workers", read_workers)
+        await until(lambda: heard.urls() == ["grpc://a:1", "grpc://b:1"])
+
+    watched(path, scene, monkeypatch)
+    assert caplog.text.count("Permission denied") == 1
 
 
 def test_a_link_that_is_turned_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

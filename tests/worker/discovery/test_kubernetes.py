@@ -3,7 +3,7 @@
 import asyncio
 import pathlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from tests.engine.certificates import make_certificates
 from tests.worker.discovery.apiserver import FakeApiServer, pod
 from tests.worker.fake import until
 
+UPGRADE = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
 SETTINGS = Discovery(service_discovery=True, selector=("app=engine",), service_discovery_port=50051)
 
 
@@ -147,6 +148,52 @@ def test_a_place_that_is_forgotten_is_listed_anew(tmp_path: pathlib.Path, monkey
     play(scene, tmp_path, monkeypatch)
 
 
+def test_a_watch_that_fails_is_listed_anew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was restored from a backup says "Too large resource version" (504), and not 410, to a place that it never had."""
+
+    async def scene(server: FakeApiServer, heard: Heard) -> None:
+        await server.put(pod("a", "10.0.0.1"))
+        await until(lambda: heard.hosts() == ["10.0.0.1"])
+        await until(lambda: server.watching == 1)
+        server.pods = {"b": pod("b", "10.0.0.2")}
+        await server.error(504)
+        await until(lambda: heard.hosts() == ["10.0.0.2"])
+
+    play(scene, tmp_path, monkeypatch)
+
+
+def test_a_server_that_forgets_each_place_is_not_asked_without_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def forgetting(self: ApiServer, path: str, query: object, *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        yield b'{"type": "ERROR", "object": {"code": 410}}'
+
+    async def listed(self: ApiServer, path: str, query: object, *, timeout_s: float) -> bytes:
+        lists.append(1)
+        return b'{"metadata": {"resourceVersion": "1"}}'
+
+    lists: list[int] = []
+    monkeypatch.setattr(ApiServer, "lines", forgetting)
+    monkeypatch.setattr(ApiServer, "get", listed)
+    monkeypatch.setattr(kubernetes.asyncio, "sleep", slept)
+
+    async def main() -> None:
+        heard = Heard()
+        task = asyncio.create_task(Pods(SETTINGS, server=ApiServer("", account=""), found=heard.take, failed=heard.fail).run())
+        while len(lists) < 5:
+            await sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert pauses.count(kubernetes.FIRST_PAUSE_S) >= len(lists) - 1
+
+    asyncio.run(main())
+
+
 def test_a_server_that_fails_changes_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(server: FakeApiServer, heard: Heard) -> None:
         await until(lambda: heard.failures >= 3)
@@ -250,7 +297,7 @@ def test_outside_of_a_cluster(tmp_path: pathlib.Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n\r\n", UPGRADE, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])
 def test_answers_that_are_none(tmp_path: pathlib.Path, answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
