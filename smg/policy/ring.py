@@ -5,7 +5,7 @@ is away for a while keeps its places: its keys go to the next on the ring and co
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from hashlib import blake2b
 from struct import unpack
 
@@ -23,33 +23,39 @@ def hash_key(data: bytes) -> int:
 
 
 class Ring:
-    """Knows the engines that it was asked with, and forgets those that are gone once they are as many as the others."""
+    """Knows the engines that it was asked with, and forgets those that are gone once they are as many as the others.
+
+    One that comes is merged in, since building all of a ring of 256 engines takes tens of milliseconds.
+    """
 
     def __init__(self) -> None:
-        self._known: frozenset[str] = frozenset()
+        self._known: set[str] = set()
         self._places: list[int] = []
-        self._owners: list[str] = []
+        self._owners: dict[int, str] = {}
 
     def find(self, key: int, candidates: Sequence[Candidate]) -> int:
         """Gives the index of the candidate that comes first at or after the key's place."""
         index_of = {candidate.url: index for index, candidate in enumerate(candidates)}
         if not self._known.issuperset(index_of):
-            self._build(index_of.keys() | (self._known if len(self._known) <= len(index_of) + SPARE else ()))
-        start = bisect_left(self._places, key)
-        for step in range(len(self._owners)):
-            index = index_of.get(self._owners[(start + step) % len(self._owners)])
+            self._take(index_of.keys())
+        places, start = self._places, bisect_left(self._places, key)
+        for step in range(len(places)):
+            index = index_of.get(self._owners[places[(start + step) % len(places)]])
             if index is not None:
                 return index
         raise AssertionError("a candidate that is not on the ring")
 
-    def _build(self, urls: set[str]) -> None:
-        places = [
-            (place, url)
-            for url in urls
-            for digest in range(DIGESTS)
-            for place in unpack("<8Q", blake2b(f"{url}#{digest}".encode()).digest())
-        ]
-        places.sort()
-        self._known = frozenset(urls)
-        self._places = [place for place, _ in places]
-        self._owners = [url for _, url in places]
+    def _take(self, urls: Set[str]) -> None:
+        if len(self._known) > len(urls) + SPARE:
+            self._known, self._places, self._owners = set(), [], {}
+        for url in urls - self._known:
+            owned = places_of(url)
+            self._owners.update(dict.fromkeys(owned, url))
+            self._places += owned
+        self._places.sort()  # in little time: most of them are in order
+        self._known |= urls
+
+
+def places_of(url: str) -> list[int]:
+    """Gives an engine's places."""
+    return [place for digest in range(DIGESTS) for place in unpack("<8Q", blake2b(f"{url}#{digest}".encode()).digest())]

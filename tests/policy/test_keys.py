@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from smg.obs.shm import Shm
-from smg.policy import Candidate, Policy, RouteRequest
+from smg.policy import Candidate, Policy, RouteRequest, ring
 from smg.types.job import Routing
 
 Make = Callable[..., Policy]
@@ -78,6 +78,20 @@ def test_the_ring_forgets_engines_that_are_gone(make: Make) -> None:
     for turn in range(60):
         policy.select([Candidate(turn, f"grpc://engine-{turn}", 0, 0)], request=keyed("k"))
     assert len(policy._ring._known) < 40  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["consistent_hashing", "prefix_hash"])
+def test_the_ring_places_each_engine_once(name: str, make: Make, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines of a large fleet come one by one; to place all of them for each would hold up the requests of a worker for seconds."""
+    placed: list[str] = []
+    places_of = ring.places_of
+    monkeypatch.setattr(ring, "places_of", lambda url: placed.append(url) or places_of(url))
+    policy = make(name)
+    for size in (100, 101, 102, 90, 102):
+        policy.select(fleet(size), request=keyed("k"))
+    assert sorted(placed) == sorted(candidate.url for candidate in fleet(102))
+    fresh = make(name)
+    assert owners(policy, fleet(102)) == owners(fresh, fleet(102)), "the order in which they came is no matter"
 
 
 def test_manual_never_moves_a_key_for_a_new_engine(make: Make, fleet: Fleet) -> None:
