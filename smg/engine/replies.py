@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from smg.engine.answer import finish_of
 from smg.engine.base import EngineDelta, Load, ModelInfo, ServerInfo, TokenScores
@@ -38,6 +38,7 @@ MODEL = {
     "supports_vision": ("supports_vision",),
     "default_sampling_json": ("default_sampling_params_json", "preferred_sampling_params"),
 }
+LARGEST = 1e12
 CONTEXT_LENGTHS = ("max_context_length", "max_seq_len", "max_input_len")
 SERVER = {
     "version": ("version", "sglang_version", "tokenspeed_version"),
@@ -101,13 +102,14 @@ def server_info_of(reply: Reply) -> ServerInfo:
     """Gives the meaning of a GetServerInfoResponse."""
     ranks = _first(reply, ("data_parallel_size",))
     if ranks is None and "server_args" in reply.DESCRIPTOR.fields_by_name:
-        ranks = int(reply.server_args.fields["dp_size"].number_value)
+        ranks = int(_within(reply.server_args.fields["dp_size"].number_value))
     return ServerInfo(data_parallel_size=max(1, ranks or 0), **_said(reply, SERVER))
 
 
 def load_of(reply: Reply) -> Load:
     """Gives the meaning of one SchedulerLoad."""
-    return Load(**_said(reply, LOAD))
+    load = Load(**_said(reply, LOAD))
+    return structs.replace(load, generated_per_s=_within(load.generated_per_s))
 
 
 @cache
@@ -132,6 +134,11 @@ def _first(reply: Reply, names: tuple[str, ...]) -> Any:
             if value:
                 break
     return value
+
+
+def _within(value: float) -> float:
+    """A number that is none, or beyond reason, counts as not said: who divides by no time at all tells of NaN and infinity."""
+    return value if 0 <= value < LARGEST else 0.0
 
 
 def _said(reply: Reply, names: dict[str, tuple[str, ...]]) -> dict[str, Any]:

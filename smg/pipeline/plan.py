@@ -132,5 +132,5 @@ def _engine_defaults(text: str) -> EngineDefaults:
         return EngineDefaults()
     try:
         return msgspec.json.decode(text, type=EngineDefaults)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return EngineDefaults()

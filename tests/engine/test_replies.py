@@ -10,6 +10,7 @@ from smg.engine.grpc import GrpcEngine
 from smg.engine.replies import delta_of, load_of, model_info_of, server_info_of
 from smg.errors import EngineError
 from smg.pb import mlx_engine_pb2, sglang_scheduler_pb2, tokenspeed_scheduler_pb2, trtllm_service_pb2, vllm_engine_pb2
+from smg.worker.watch import load_fields
 
 PARALLEL: dict[str, Any] = {"token_logprobs": [-0.5], "token_ids": [5], "top_logprobs": [{"values": [-0.5, -2], "token_ids": [5, 6]}]}
 SCORES = TokenScores(ids=[5], values=[-0.5], top=[([5, 6], [-0.5, -2])])
@@ -126,6 +127,8 @@ def sglang_server(**arguments: int) -> Any:
         (sglang_server(dp_size=2), ServerInfo(version="0.5", active_requests=4, data_parallel_size=2)),
         (sglang_server(), ServerInfo(version="0.5", active_requests=4)),
         (sglang_server(dp_size=-1), ServerInfo(version="0.5", active_requests=4)),
+        (sglang_server(dp_size=float("nan")), ServerInfo(version="0.5", active_requests=4)),
+        (sglang_server(dp_size=float("inf")), ServerInfo(version="0.5", active_requests=4)),
         (tokenspeed_scheduler_pb2.GetServerInfoResponse(tokenspeed_version="1"), ServerInfo(version="1")),
         (
             vllm_engine_pb2.GetServerInfoResponse(data_parallel_size=4, kv_connector="c", kv_engine_id="e", active_requests=1),
@@ -146,3 +149,11 @@ def test_load(module: Any) -> None:
     reply.num_waiting_uncached_tokens = 6
     reply.gen_throughput = 7.5
     assert load_of(reply) == Load(rank=1, running=2, waiting=3, used_tokens=4, max_tokens=5, waiting_uncached_tokens=6, generated_per_s=7.5)
+
+
+@pytest.mark.parametrize("speed", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_speed_that_is_none(speed: float) -> None:
+    """An engine that divides by no time. What was made of it ended the control process."""
+    load = load_of(sglang_scheduler_pb2.SchedulerLoad(num_running_reqs=2, gen_throughput=speed))
+    assert load == Load(running=2)
+    assert load_fields([load] * 3, counted=(0, 0))[:2].tolist() == [6, 0]

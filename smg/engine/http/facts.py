@@ -69,7 +69,7 @@ def cards_of(body: bytes) -> list[Card]:
     """Raises EngineProtocol."""
     try:
         cards = CARDS.decode(body).data
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise EngineProtocol("the engine's list of models cannot be read", detail=str(error)) from error
     if not cards:
         raise EngineProtocol("the engine lists no model")
@@ -96,7 +96,7 @@ def version_of(body: bytes) -> str:
     """Gives the version, empty where there is none."""
     try:
         return VERSION.decode(body).version[:80]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
 
 
@@ -104,7 +104,7 @@ def server_info_of(body: bytes) -> ServerInfo:
     """Gives what SGLang's `/get_server_info` says; nothing for what cannot be read."""
     try:
         said = SERVER.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ServerInfo()
     return ServerInfo(version=said.version[:80], data_parallel_size=said.dp_size)
 

@@ -28,6 +28,16 @@ def test_what_is_no_list_of_models(body: bytes) -> None:
         model_info_of(body)
 
 
+def test_what_is_nested_too_deeply() -> None:
+    """It was no fault that anybody expected, and ended the control process."""
+    deep = b'"x":' + b"[" * 100_000 + b"]" * 100_000
+    for read in (model_info_of, owner_of):
+        with pytest.raises(EngineProtocol):
+            read(b'{"data":[{"id":"m",' + deep + b"}]}")
+    assert version_of(b'{"version":"1",' + deep + b"}") == ""
+    assert server_info_of(b'{"version":"1",' + deep + b"}") == ServerInfo()
+
+
 def test_versions() -> None:
     assert [version_of(b'{"version":"0.11.0"}'), version_of(b"x"), version_of(b'{"version":5}')] == ["0.11.0", "", ""]
 
