@@ -25,6 +25,11 @@ def public_name(name: str) -> str:
     return PurePath(name).name if name.startswith(("/", "./", "../", "~")) else name
 
 
+def is_readable(path: str) -> bool:
+    """True for a path that can be read here; an engine may say what is none."""
+    return bool(path) and "\0" not in path and os.access(path, os.R_OK)
+
+
 class Detector:
     """Opens drivers and asks. `models` gives the models that are registered; `detect_runtime` and `open_driver` are the engine package's,
     or a test's.
@@ -97,7 +102,7 @@ class Detector:
         """
         configured = (self._config.model.tokenizer_path, self._config.model.model_path)
         here = (*(() if own else configured), info.tokenizer_path, info.model_path)
-        if isinstance(engine, HttpEngine) or any(path and os.access(path, os.R_OK) for path in here):
+        if isinstance(engine, HttpEngine) or any(map(is_readable, here)):
             return None
         if not engine.features.tokenizer:
             log.warning("no tokenizer: give --model-path or --tokenizer-path", extra={"engine": engine.url})

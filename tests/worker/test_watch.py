@@ -153,6 +153,19 @@ def test_a_tokenizer_that_cannot_be_had_is_no_reason_to_stay_away(tmp_path: path
     watched(rig, scene)
 
 
+@pytest.mark.parametrize("path", ["/a\0b", "\0", "x" * 100_000])
+def test_a_path_that_is_none_is_not_looked_at(tmp_path: pathlib.Path, path: str) -> None:
+    """An engine that says one ended the control process."""
+    rig = Rig(tmp_path)
+    rig.info = ModelInfo(served_name="m", model_path=path, tokenizer_path=path)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        assert rig.fetched == 1
+
+    watched(rig, scene)
+
+
 def test_a_tokenizer_that_can_be_read_here_is_not_fetched(tmp_path: pathlib.Path) -> None:
     rig = Rig(tmp_path)
     rig.info = ModelInfo(served_name="m", tokenizer_path=str(tmp_path))
