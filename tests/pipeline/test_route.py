@@ -228,6 +228,20 @@ def test_policies_of_models_that_left_are_forgotten(gateway: Open) -> None:
     assert list(router._policies) == [("n", "regular")]
 
 
+def test_a_key_has_an_engine_of_each_role(gateway: Open) -> None:
+    made = gateway(0)
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    made.add(EngineSpec(url=f"grpc://{role}-{number}:1", role=role) for role in roles for number in range(6))
+    router = made.worker(policy="manual")
+
+    def chosen(role: Role) -> str:
+        record, lease = router.route(MODEL, prompt_ids=IDS, routing=Routing(key="k"), role=role)
+        lease.release()
+        return record.url
+
+    assert len({(chosen("prefill"), chosen("decode")) for _ in range(20)}) == 1
+
+
 def test_the_rank_with_the_fewest_tokens(gateway: Open) -> None:
     made = gateway(1)
     made.registry.describe(made.registry.records()[0], ranks=3)

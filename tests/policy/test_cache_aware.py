@@ -104,6 +104,16 @@ def test_a_removed_engine_has_nothing(make: Make, shm: Shm) -> None:
     assert policy.cached_tokens == 0
 
 
+def test_predicts_for_the_rank_that_is_asked(make: Make, shm: Shm) -> None:
+    index, policy = PrefixIndex(shm), make("cache_aware")
+    index.set_ranks(0, 4)
+    index.insert(index.prompt(prompt(1, 64)), 0, 2)
+    for _ in range(2):
+        policy.select(engines(0), request=ask(prompt(1, 64) + prompt(2, 64)))
+        assert policy.rank == 2
+    assert policy.cached_tokens == 128
+
+
 def test_buckets_follow_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the tokens come in prompts of 100, half in prompts of 3000: each half gets half of the engines."""
     clock = itertools.count(0.0, 0.01)
@@ -130,5 +140,7 @@ def test_a_bucket_that_is_full_is_passed_over(make: Make) -> None:
     policy = make("bucket", balance_abs_threshold=4, balance_rel_threshold=1.5)
     busy = [Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4000), Candidate(2, "c", 3, 2500)]
     assert policy.select(busy, request=ask([1] * 100)) == 2
+    others = [Candidate(0, "a", 0, 0, foreign_requests=9, foreign_tokens=5000), *busy[1:]]
+    assert policy.select(others, request=ask([1] * 100)) == 2, "what others have there counts too"
     level = [Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4900), Candidate(2, "c", 3, 4800)]
     assert policy.select(level, request=ask([1] * 100)) == 0

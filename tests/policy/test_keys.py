@@ -36,6 +36,15 @@ def test_a_user_is_a_key_too(name: str, make: Make, fleet: Fleet) -> None:
     assert len(chosen) == 1
 
 
+@pytest.mark.parametrize("name", ["consistent_hashing", "manual"])
+def test_the_header_goes_before_the_user(name: str, make: Make, fleet: Fleet) -> None:
+    policy = make(name)
+    by_key = {policy.select(fleet(16), request=RouteRequest(prompt_ids=[1], routing=Routing(key="k", user=f"u{n}"))) for n in range(40)}
+    by_user = {policy.select(fleet(16), request=RouteRequest(prompt_ids=[1], routing=Routing(key=f"k{n}", user="u"))) for n in range(40)}
+    assert len(by_key) == 1
+    assert len(by_user) > 4
+
+
 def test_the_ring_moves_only_the_keys_of_an_engine_that_is_away(make: Make, fleet: Fleet) -> None:
     """Known bug B115: the owner's breaker is open, so it is no candidate; its keys go on along the ring, and come back."""
     policy, candidates = make("consistent_hashing"), fleet(8)
@@ -63,6 +72,18 @@ def test_an_engine_with_far_too_much_to_do_passes_its_keys_on(make: Make, fleet:
     assert all(one == other for one, other in zip(before, after, strict=True) if one != busy.slot)
     assert after == owners(policy, [one for one in candidates if one is not busy]), "a key has one engine that is next"
     assert owners(make("consistent_hashing", consistent_hashing_slack_tokens=0), with_work(20_000)) == before
+
+
+@pytest.mark.parametrize("name", ["consistent_hashing", "prefix_hash"])
+def test_an_engine_may_have_a_quarter_more_than_its_share(name: str, make: Make, fleet: Fleet) -> None:
+    policy, candidates = make(name), fleet(8)
+    owner = policy.select(candidates, request=keyed("k"))
+
+    def with_work(tokens: int) -> list[Candidate]:
+        return [Candidate(one.slot, one.url, 0, tokens if at == owner else 1_000_000) for at, one in enumerate(candidates)]
+
+    assert policy.select(with_work(1_250_000), request=keyed("k")) == owner  # the mean is then 1,031,250
+    assert policy.select(with_work(1_350_000), request=keyed("k")) != owner
 
 
 def test_the_ring_gives_a_new_engine_its_share_only(make: Make, fleet: Fleet) -> None:
@@ -107,7 +128,8 @@ def test_manual_goes_back_when_the_engine_is_back(make: Make, fleet: Fleet) -> N
     assert {away[policy.select(away, request=keyed("k"))].slot for _ in range(20)} == {second}, "sticky there as well"
     only_home = [candidates[home]]
     assert policy.select(only_home, request=keyed("k")) == 0
-    assert candidates[policy.select(candidates, request=keyed("k"))].slot in (second, candidates[home].slot)
+    without = [candidate for candidate in candidates if candidate.slot != second]
+    assert {without[policy.select(without, request=keyed("k"))].slot for _ in range(20)} == {candidates[home].slot}, "of three the first one"
 
 
 def test_manual_takes_long_keys(make: Make, fleet: Fleet) -> None:
@@ -151,6 +173,24 @@ def test_manual_key_that_was_idle_is_new_again(make: Make, fleet: Fleet, monkeyp
     assert owners(policy, candidates, 40) == first
     clock[0] += 200
     assert owners(policy, candidates, 40) != first
+
+
+def test_manual_counts_no_keys_that_were_idle(make: Make, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """min_group: who had many keys long ago gets its share of the new ones."""
+    policy, candidates = make("manual", assignment_mode="min_group", max_idle_s=100.0), fleet(2)
+    clock = [1000.0]
+    monkeypatch.setattr("smg.policy.manual.time.monotonic", lambda: clock[0])
+    assert set(owners(policy, candidates[:1], 60)) == {candidates[0].slot}
+    clock[0] += 300
+    counts = collections.Counter(candidates[policy.select(candidates, request=keyed(f"new-{n}"))].slot for n in range(40))
+    assert set(counts.values()) == {20}
+
+
+def test_override_says_what_the_policy_below_says(make: Make, fleet: Fleet) -> None:
+    policy, request = make("cache_aware", routing_key_override=True), RouteRequest(prompt_ids=[*range(64)], routing=Routing())
+    assert [policy.select(fleet(1), request=request) or policy.cached_tokens for _ in range(2)] == [0, 64]
+    policy.select(fleet(1), request=keyed("k", ids=[*range(64)]))
+    assert (policy.cached_tokens, policy.rank) == (0, -1)
 
 
 def test_override_routes_keyed_requests_as_manual_does(make: Make, fleet: Fleet) -> None:

@@ -2,12 +2,13 @@
 
 import os
 import pathlib
+from array import array
 
 import pytest
 
 from smg.engine import ModelInfo
 from smg.errors import ConfigError
-from smg.obs.shm import PlainShm, Shm
+from smg.obs.shm import LOAD_FIELDS, PlainShm, Shm, now_ms
 from smg.worker import EngineRecord, EngineSpec, EngineState, Registry, WorkerView, read_snapshot
 from tests.shm.memory import shared_memory
 
@@ -65,6 +66,15 @@ def test_loads_are_summed_over_processes(shm: Shm, registry: Registry, tmp_path:
     assert [(candidate.requests, candidate.tokens) for candidate in other.candidates("m")] == [(1, 5), (0, 0)]
     second.release()
     assert [(candidate.requests, candidate.tokens) for candidate in other.candidates("m")] == [(0, 0), (0, 0)]
+
+
+def test_what_an_engine_said_long_ago_says_nothing(shm: Shm, registry: Registry, tmp_path: pathlib.Path) -> None:
+    mine = WorkerView(shm, row=2, folder=tmp_path, stale_ms=30_000)
+    for age_ms, requests in ((1_000, 5), (31_000, 0)):
+        said = {"running": 2, "waiting": 3, "used_tokens": 50, "max_tokens": 100, "polled_ms": now_ms() - age_ms}
+        shm.set_load(0, array("q", [said.get(name, 0) for name in LOAD_FIELDS]))
+        first = mine.candidates("m")[0]
+        assert (first.foreign_requests, first.usage) == (requests, 0.5 if requests else 0.0)
 
 
 def test_the_registry_is_read_again_only_when_it_changed(shm: Shm, registry: Registry, tmp_path: pathlib.Path) -> None:
