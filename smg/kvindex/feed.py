@@ -35,7 +35,8 @@ class Outcome(enum.Enum):
 class Rank:
     """What is known of one data-parallel rank: its cursor, and its blocks by the engine's names for them.
 
-    `older`: those from before events were missed. What they stand for is still true, whether they are held is not certain.
+    `older`: those from before events were missed. What they stand for is still true, whether they are held is not certain: they stay
+    until the engine tells of them or there is no room.
     """
 
     def __init__(self) -> None:
@@ -65,9 +66,14 @@ class Rank:
 
     def put(self, name: int, place: Place) -> None:
         """One copy more."""
+        self.older.pop(name, None)
         if name in self.blocks:
             self.copies[name] = min(self.copies.get(name, 1) + 1, MOST_COPIES)
         self.blocks[name] = place
+
+    def give_way(self) -> Place | None:
+        """Takes away the block that was known for longest of those from before a pause; gives where it ended, None when there is none."""
+        return self.older.pop(next(iter(self.older))) if self.older else None
 
     def clear(self) -> list[Place]:
         """Gives where all blocks ended, and knows none any more."""
@@ -158,7 +164,8 @@ class Feed:
         """Events are followed again, but those of the pause will not come: what was known may be held still, and children name it."""
         for rank in self._ranks.values():
             rank.resumed = True
-            rank.older, rank.blocks, rank.copies = rank.blocks, {}, {}
+            rank.older.update(rank.blocks)
+            rank.blocks, rank.copies = {}, {}
 
     def forget(self, *, predicted: bool = False) -> None:
         """Takes back what the engine has confirmed; the next batch may have any number. Reads the whole table."""
@@ -177,9 +184,11 @@ class Feed:
             self._index.set_ranks(self._slot, self._rank_count)
         ends = array("Q")
         for block, place in self._places(event, (0, b"") if event.parent is None else rank.find(event.parent)):
-            if len(rank) >= self._most_blocks and block not in rank.blocks:
-                self.unplaced += 1
-                continue
+            if len(rank) >= self._most_blocks and rank.find(block) is None:
+                if (oldest := rank.give_way()) is None:
+                    self.unplaced += 1
+                    continue
+                self._remove((oldest,), number)
             rank.put(block, place)
             if not place[1]:
                 ends.append(place[0])

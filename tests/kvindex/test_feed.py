@@ -2,6 +2,7 @@
 
 import base64
 import random
+import time
 from array import array
 from pathlib import Path
 
@@ -227,6 +228,58 @@ def test_what_was_known_before_a_pause_still_has_children(index: PrefixIndex) ->
     feed.resume()
     assert feed.take(batch(3, stored(0, 1, ids=IDS[200:]), at_s=9000.0)) is Outcome.TAKEN
     assert (held(index), feed.restarts) == (0, 1), "the engine was started anew in the pause"
+
+
+def test_what_an_engine_holds_through_many_pauses_keeps_its_names(index: PrefixIndex) -> None:
+    """A feed without replay pauses once an hour: a system prompt that is held for a day has children, and is removed, all the same."""
+    feed = Feed(index, slot=2)
+    feed.take(batch(1, stored(0, 2)))
+    for number in range(2, 26):
+        feed.resume()
+        feed.take(batch(10 * number, stored(100 + number, 1, ids=[number] * 4000, parent=None)))
+    feed.take(batch(251, stored(2, 1)))
+    assert (held(index), feed.unplaced) == (48, 0)
+    feed.take(batch(252, stored(1, 1)))
+    assert feed.blocks == 3 + 24, "what is told again is one block still"
+    feed.take(batch(253, KvRemoved((1001,))))
+    assert held(index) == 16
+
+
+def test_names_from_before_a_pause_give_way_to_new_ones(index: PrefixIndex) -> None:
+    """They may be of blocks that are held no more, which nobody will tell."""
+    feed = Feed(index, slot=2, most_blocks=4)
+    feed.take(batch(1, stored(0, 4)))
+    feed.resume()
+    other = IDS[200:]
+    feed.take(batch(9, stored(0, 1), stored(50, 3, ids=[0] * 800 + other, parent=None)))
+    assert (feed.blocks, feed.unplaced) == (4, 0)
+    assert held(index, ids=other) == 48
+    assert held(index) == 16
+
+
+def test_tells_how_old_a_batch_was(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    feed.take(batch(1, stored(0, 1), at_s=time.time() - 5))
+    assert 5 <= feed.lag_s < 60
+    feed.take(batch(2, stored(1, 1), at_s=time.time() + 100))
+    assert feed.lag_s == 0, "its clock is ahead of ours"
+
+
+def test_what_was_predicted_stays_when_a_gap_cannot_be_replayed(index: PrefixIndex) -> None:
+    """The engine is the same one; only what it had said is not certain any more."""
+    feed = Feed(index, slot=2)
+    index.insert(index.prompt(IDS[:64]), 2)
+    feed.take(batch(1, stored(0, 6)))
+    assert feed.take(batch(5)) is Outcome.AGAIN
+    feed.lost()
+    assert (held(index), feed.restarts) == (64, 0)
+
+
+def test_a_block_is_counted_as_often_as_servicers_count_it(index: PrefixIndex) -> None:
+    feed = Feed(index, slot=2)
+    feed.take(batch(1, *(stored(0, 1) for _ in range(12))))
+    feed.take(batch(2, KvRemoved((1000,) * 8)))
+    assert held(index) == 0
 
 
 def test_a_prompt_of_which_the_rank_is_not_known_counts_for_the_engine(index: PrefixIndex) -> None:

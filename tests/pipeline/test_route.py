@@ -228,18 +228,27 @@ def test_policies_of_models_that_left_are_forgotten(gateway: Open) -> None:
     assert list(router._policies) == [("n", "regular")]
 
 
-def test_a_key_has_an_engine_of_each_role(gateway: Open) -> None:
+def test_a_key_has_engines_of_each_role(gateway: Open) -> None:
+    """What it remembers of one role, the engine now and the one before, is not lost to the other."""
     made = gateway(0)
     roles: tuple[Role, ...] = ("prefill", "decode")
     made.add(EngineSpec(url=f"grpc://{role}-{number}:1", role=role) for role in roles for number in range(6))
     router = made.worker(policy="manual")
 
-    def chosen(role: Role) -> str:
-        record, lease = router.route(MODEL, prompt_ids=IDS, routing=Routing(key="k"), role=role)
+    def chosen(key: str, role: Role) -> str:
+        record, lease = router.route(MODEL, prompt_ids=IDS, routing=Routing(key=key), role=role)
         lease.release()
         return record.url
 
-    assert len({(chosen("prefill"), chosen("decode")) for _ in range(20)}) == 1
+    for key in map(str, range(6)):
+        first, decode = chosen(key, "prefill"), chosen(key, "decode")
+        made.registry.set_state(first, EngineState.NOT_READY)
+        second = chosen(key, "prefill")
+        assert chosen(key, "decode") == decode
+        made.registry.set_state(first, EngineState.READY)
+        made.registry.set_state(second, EngineState.NOT_READY)
+        assert chosen(key, "prefill") == first
+        made.registry.set_state(second, EngineState.READY)
 
 
 def test_the_rank_with_the_fewest_tokens(gateway: Open) -> None:
