@@ -30,6 +30,7 @@ INLINE_BYTES = 1 << 16
 WORDS = {"int": "an integer", "float": "a number", "str": "a string", "bool": "true or false", "array": "a list", "object": "an object"}
 EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
 MISSING = re.compile(r"Object missing required field `([^`]*)`")
+SURPLUS = re.compile(r"Object contains unknown field `([^`]*)`")
 UNKNOWN = re.compile(r"Invalid (?:enum )?value '?([^']*)'?")
 PLACE = re.compile(r" - at `(?:key in )?\$?([^`]*)`$")
 
@@ -72,6 +73,9 @@ def described(error: msgspec.ValidationError, *, at: str = "") -> SmgError:
     if missing := MISSING.search(text):
         field = _joined(param, "." + missing[1])
         return InvalidValue(f"{field} is required", param=field)
+    if surplus := SURPLUS.search(text):
+        field = _joined(param, "." + surplus[1])
+        return InvalidValue(f"{field[:80]!r} is not supported", param=field[:80])
     if expected := EXPECTED.search(text):
         wanted = " or ".join(WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")
         got = WORDS.get(expected[2] or "", expected[2] or "")

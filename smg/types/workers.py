@@ -9,7 +9,7 @@ __all__ = ["HealthBody", "JobStatus", "ModelBody", "WorkerBody", "WorkerInfo", "
 Role = Literal["regular", "prefill", "decode", "encode"]
 
 
-class HealthBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HealthBody(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How one engine is watched, where that differs from the configuration."""
 
     timeout_secs: float | UnsetType = UNSET
@@ -19,7 +19,7 @@ class HealthBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     disable_health_check: bool | UnsetType = UNSET
 
 
-class ModelBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelBody(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One of an engine's models; what is not here is asked of the engine."""
 
     id: str

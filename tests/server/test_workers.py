@@ -163,6 +163,8 @@ def test_what_get_says_can_be_put_and_patched(tmp_path: pathlib.Path) -> None:
         ({"url": B, "health": {"timeout_secs": 0}}, "above 0"),
         ({"url": B, "http_pool": {"timeout_secs": 1}}, "'http_pool' is not supported"),
         ({"url": B, "lables": {"a": "b"}}, "'lables' is not supported"),
+        ({"url": B, "health": {"drain_settle_secs": 60}}, "'health.drain_settle_secs' is not supported"),
+        ({"url": B, "models": [{"id": "m", "chat_template": "x"}]}, "chat_template' is not supported"),
         (b"[1]", "must be an object"),
         (b"{", "not valid JSON"),
         (b'{"url": "grpc://\xff:1"}', "not UTF-8"),

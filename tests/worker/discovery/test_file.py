@@ -82,6 +82,7 @@ def test_every_field(tmp_path: pathlib.Path) -> None:
         (GOOD + '[[workers]]\nurl = "grpc://a:1"', "worker 3: 'grpc://a:1' is there twice"),
         (GOOD + "[[workers]]\n", "worker 3: .*url"),
         ('[[workers]]\nurl = "grpc://a:1"\nlables = {}', "worker 1: unknown key 'lables'"),
+        ('[[workers]]\nurl = "grpc://a:1"\nhealth = {check_interval = 2}', "worker 1: .*unknown field `check_interval`"),
         ('[[workers]]\nurl = "grpc://a:1"\npriority = "high"', "worker 1: .*priority"),
         ('[[worker]]\nurl = "grpc://a:1"', "worker"),
         ("[[workers]", "Expected|Expecting"),
