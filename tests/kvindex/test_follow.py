@@ -231,6 +231,42 @@ def test_a_removed_engine_is_left(tmp_path: Path) -> None:
     play(scene, tmp_path, protocol="vllm")
 
 
+def test_the_next_engine_of_a_slot_is_known_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is predicted for it until what the slot's engine before it held is gone, and then it is."""
+    monkeypatch.setattr(Registry, "_free_slot", lambda self, taken: 5)
+
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await generate(sim, IDS, name="one")
+        await until(lambda: made.held(record.slot) == 160)
+        made.registry.retain([])
+        other = await start_sim(protocol="mlx")
+        try:
+            after = made.add(other.url, "mlx")
+            assert (after.slot, after.epoch) == (record.slot, record.epoch + 1)
+            assert not made.index.insert(made.index.prompt(IDS), after.slot)
+            await until(lambda: made.index.insert(made.index.prompt(IDS[:64]), after.slot))
+            assert made.held(after.slot) == 64
+        finally:
+            await other.close()
+
+    play(scene, tmp_path, protocol="vllm")
+
+
+def test_what_a_control_process_before_was_told_does_not_stay(tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        made.index.open(record.slot)
+        made.index.confirm(made.index.names(0, IDS[:64], BLOCK), record.slot)
+        other = [7] * 32
+        made.index.insert(made.index.prompt(other), record.slot)
+        assert made.held(record.slot) == 64
+        await until(lambda: made.held(record.slot) == 0)
+        assert made.held(record.slot, other) == 32, "what was predicted may still be true"
+
+    play(scene, tmp_path, protocol="vllm")
+
+
 def test_each_rank_that_is_routed_to_has_what_it_holds(tmp_path: Path) -> None:
     async def scene(made: Stage, sim: Sim) -> None:
         made.add(sim.url, "vllm")

@@ -10,6 +10,7 @@ from smg.engine import ModelInfo
 from smg.errors import ConfigError
 from smg.obs.shm import LOAD_FIELDS, PlainShm, Shm, now_ms
 from smg.worker import EngineRecord, EngineSpec, EngineState, Registry, WorkerView, read_snapshot
+from smg.worker.registry import MOST_DEPARTED
 from tests.shm.memory import shared_memory
 
 URLS = ("grpc://a:1", "grpc://b:1")
@@ -108,10 +109,21 @@ def test_a_removed_engine_takes_no_more_requests_and_its_slot_is_reused_last(shm
     registry.retain(())
     records = registry.add(specs(*(f"grpc://d:{port}" for port in range(4))))
     assert sorted(record.slot for record in records) == [0, 1, 2, 3]
+    assert records[0].slot == 3, "one that nobody had before"
     (reused,) = [record for record in records if record.slot == 0]
     assert registry.inflight(reused) == (0, 0)
     lease.release()
     assert registry.inflight(reused) == (0, 0)
+
+
+def test_of_models_that_left_only_so_many_are_remembered(shm: Shm, tmp_path: pathlib.Path) -> None:
+    registry = Registry(shm, folder=tmp_path)
+    for number in range(MOST_DEPARTED + 5):
+        (record,) = registry.add(specs(f"grpc://e:{number + 1}"))
+        describe(registry, record, f"m{number}")
+        registry.drop((record.url,))
+    departed = list(read_snapshot(tmp_path).departed)
+    assert (len(departed), departed[-1]) == (MOST_DEPARTED, f"m{MOST_DEPARTED + 4}")
 
 
 def test_a_late_first_token_does_not_touch_what_the_next_engine_of_a_slot_counts(

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from smg.config.tree import Health
-from smg.engine import ModelInfo, ServerInfo
+from smg.engine import Load, ModelInfo, ServerInfo
 from smg.errors import Unimplemented
 from smg.obs.shm import LOAD_FIELDS
 from smg.worker import EngineState, Fleet, Registry, WorkerView, read_snapshot
-from tests.worker.fake import Rig, archive, until
+from tests.worker.fake import FakeEngine, Rig, archive, until
 
 FAST = Health(check_interval_s=0.2, failure_threshold=2)
 
@@ -123,6 +123,56 @@ def test_loads_are_summed_over_ranks(tmp_path: pathlib.Path) -> None:
         fields = array("q", [0] * len(LOAD_FIELDS))
         await until(lambda: (rig.shm.load(0, fields), fields[6] > 0)[1])
         assert list(fields[:6]) == [4, 2, 5, 10, 0, 1500]
+
+    watched(rig, scene)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_requests_of_our_own_are_not_taken_for_others(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Those that begin or end while the engine is asked may be in its answer."""
+    rig = Rig(tmp_path)
+    asked = FakeEngine.loads
+
+    async def loads(self: FakeEngine) -> list[Load]:
+        (rig.shm.release if when == "before" else rig.shm.acquire)(2, 0, rig.shm.engine_epoch(0), 100)
+        return await asked(self)
+
+    monkeypatch.setattr(FakeEngine, "loads", loads)
+
+    async def scene(fleet: Fleet) -> None:
+        fields = array("q", [0] * len(LOAD_FIELDS))
+        await until(lambda: (rig.shm.load(0, fields), fields[6] > 0)[1])
+        assert list(fields[7:]) == [1, 100]
+
+    async def begun() -> None:
+        fleet = rig.fleet()
+        if when == "before":
+            rig.shm.acquire(2, 0, rig.shm.engine_epoch(0), 100)
+        try:
+            await scene(fleet)
+        finally:
+            await fleet.close()
+
+    asyncio.run(begun())
+
+
+def test_loads_of_an_engine_that_left_are_not_its_successors(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slot begins another life while it is asked."""
+    rig = Rig(tmp_path)
+    asked = FakeEngine.loads
+
+    async def loads(self: FakeEngine) -> list[Load]:
+        if rig.polls == 0:
+            rig.shm.open_engine(0, EngineState.READY)
+        return await asked(self)
+
+    monkeypatch.setattr(FakeEngine, "loads", loads)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: rig.polls == 1)
+        fields = array("q", [0] * len(LOAD_FIELDS))
+        rig.shm.load(0, fields)
+        assert list(fields) == [0] * len(LOAD_FIELDS)
 
     watched(rig, scene)
 

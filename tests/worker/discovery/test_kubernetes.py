@@ -279,6 +279,13 @@ def test_a_pod_with_a_strange_address_is_left_out(address: str) -> None:
     assert found(pod("a", address)) == []
 
 
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed", "Unknown", ""])
+def test_a_pod_that_does_not_run_is_left_out(phase: str) -> None:
+    made = pod("a", "10.0.0.1")
+    made["status"]["phase"] = phase  # type: ignore[index]
+    assert found(made) == []
+
+
 def test_who_names_the_model() -> None:
     one = pod("a", "10.0.0.1", labels={"model": "from-label"}, annotations={"model": "from-annotation"})
     names = {"": "", "namespace": "gpu", "label:model": "from-label", "annotation:model": "from-annotation", "label:none": ""}
