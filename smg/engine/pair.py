@@ -58,6 +58,7 @@ class Prefill:
         self._leg: asyncio.Task[None] | None = None
         self._wait: asyncio.Timeout | None = None
         self._lost: EngineError | None = None
+        self._failure: EngineError | None = None
 
     async def first(self, request: EngineRequest, *, timeout_s: float) -> KvTransfer:
         """Computes the prompt, unless an attempt before has; gives what to tell the decode engine."""
@@ -66,7 +67,15 @@ class Prefill:
             sampling = replace(request.sampling, max_tokens=1, min_tokens=0, n=1)
             leg = replace(request, sampling=sampling, transfer=words.prefill, stream=False, constraint=None, logprobs=None)
             leg = replace(leg, data_parallel_rank=self._rank)
-            self._handover = words.decode(await self._run(leg, timeout_s=timeout_s))
+            self._leg = asyncio.get_running_loop().create_task(self._before(leg, words, timeout_s=timeout_s))
+            try:
+                await asyncio.wait([self._leg])
+            except asyncio.CancelledError:
+                self.leave(request.request_id)
+                raise
+            self._leg.result()
+        if self._handover is None:
+            raise self._failure or EngineError("the prefill engine said nothing")
         return self._handover
 
     def beside(self, request: EngineRequest, *, timeout_s: float, failed: Failed) -> KvTransfer:
@@ -77,14 +86,15 @@ class Prefill:
         return place
 
     async def ended(self, *, within_s: float | None = None) -> None:
-        """Waits for the end of what `beside` began."""
+        """Waits for the end of the leg, if it was begun."""
         if self._leg is not None:
             await asyncio.wait([self._leg], timeout=within_s)
 
     def leave(self, request_id: str) -> None:
         """Ends the leg in any state. A cache that waits for a decode engine is given up.
 
-        The call itself is left a moment: its failure may be on its way, and be what the decode engine failed of.
+        The call itself is left a moment: its failure may be on its way, and be what the decode engine failed of; or the word that the prompt
+        is computed, without which nobody could give its cache up.
         """
         self._left = True
         if self._leg is not None and not self._leg.done():
@@ -107,6 +117,11 @@ class Prefill:
     def unclaimed(self) -> KvTransfer | None:
         """What lies at the prefill engine for a decode engine that was not asked yet."""
         return None if self.claimed else self._handover
+
+    @property
+    def ending(self) -> bool:
+        """True while an engine that was left may still say that it has computed the prompt."""
+        return self._left and self._leg is not None and not self._leg.done()
 
     async def _run(self, request: EngineRequest, *, timeout_s: float) -> str:
         """Runs the leg to its end; gives what the engine says to the decode engine."""
@@ -146,6 +161,14 @@ class Prefill:
         done, self._done = self._done, None
         if done is not None:
             done(computed)
+
+    async def _before(self, request: EngineRequest, words: Handover, *, timeout_s: float) -> None:
+        try:
+            told = await self._run(request, timeout_s=timeout_s)
+        except EngineError as error:
+            self._failure = error
+        else:
+            self._handover = words.decode(told)
 
     async def _alongside(self, request: EngineRequest, *, timeout_s: float, failed: Failed) -> None:
         try:
@@ -222,16 +245,20 @@ class PairedEngine(Engine):
 
     async def abort(self, request_id: str) -> None:
         """Tells both engines to drop the request."""
+        if self.prefill.given_up:
+            await self.prefill.ended()  # soon, as it was left
+            if self._asked is not None and (cache := self.prefill.unclaimed) is not None:
+                await self._release(self._asked, cache)
+            return
         if self.prefill.unclaimed is None:
             self.prefill.leave(request_id)
-        elif self.prefill.given_up and self._asked is not None:
-            await self._release(self._asked, self.prefill.unclaimed)
-            return
         await self._decode.abort(request_id)
 
     async def _release(self, request: EngineRequest, transfer: KvTransfer) -> None:
         """Lets the decode engine fetch a cache that nobody wants any more: that is how the prefill engine learns that it may give it up."""
         self.prefill.claimed = True
+        if not transfer.params:  # nothing was said that could be fetched
+            return
         sampling = replace(request.sampling, max_tokens=1, min_tokens=0, n=1)
         asked = replace(request, sampling=sampling, stream=False, transfer=transfer, constraint=None, logprobs=None, prompt_logprobs=None)
         async with aclosing(self._decode.generate(asked, timeout_s=RELEASE_S)) as deltas:  # type: ignore[type-var]
@@ -282,9 +309,9 @@ async def _unless(failure: "asyncio.Future[EngineError]", deltas: AsyncIterator[
                 if not step.done():
                     step.cancel()
                     await asyncio.wait([step])
-            if failure.done():
                 if not step.cancelled():
-                    step.exception()  # of no interest any more
+                    step.exception()  # told below, or of no interest any more
+            if failure.done():
                 raise failure.result()
             delta = step.result()
             if delta is None:

@@ -122,8 +122,9 @@ class Pairs:
                 raise cause from error
 
     def give_up(self, pair: Pair, *, request_id: str) -> None:
-        """The request has ended without an answer: what the prefill engine holds for it is given up."""
-        pair.prefill.close()
-        if pair.prefill.unclaimed is not None:
-            pair.prefill.given_up = True
+        """The request has ended without an answer: what the prefill engine holds for it, or is about to say that it holds, is given up."""
+        prefill = pair.prefill
+        prefill.close()
+        if prefill.unclaimed is not None or (prefill.ending and pair.features.disaggregation == "sequential"):
+            prefill.given_up = True
             self._aborts.send(pair, request_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from smg.config import Config
 from smg.config.tree import Engines
+from smg.engine import EngineDelta, EngineRequest
 from smg.errors import EngineError, NoEngine, RequestError
 from smg.pipeline import attempts, pairs
 from smg.types.job import Logprobs
@@ -105,6 +106,39 @@ def test_clients_that_leave(runtime: str, plane: str, leave_at: str) -> None:
             await idle(two)
             if leave_at != "prefill":
                 assert decode.counters.aborted == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_client_that_leaves_while_the_prefill_engine_says_that_it_is_done(plane: str) -> None:
+    """Its cache is fetched and forgotten: the engine would keep it for minutes (known bug B121)."""
+
+    async def main() -> None:
+        async with fleet("vllm prefill", "vllm decode", config=plane_of(plane)) as two:
+            engine = await two.pipeline._pool.get(two.view.engines("sim-model")[0])
+            generate, abort = engine.generate, engine.abort
+            computed, aborted = asyncio.Event(), asyncio.Event()
+
+            async def late(request: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
+                async for delta in generate(request, timeout_s=timeout_s):
+                    if delta.finish:
+                        computed.set()
+                        await aborted.wait()
+                    yield delta
+
+            async def told(request_id: str) -> None:
+                await abort(request_id)
+                aborted.set()
+
+            engine.generate, engine.abort = late, told  # type: ignore[method-assign, assignment]
+            asked = asyncio.create_task(collect(two, chat("hello")))
+            await computed.wait()
+            assert two.sims[0].counters.blocks_pinned
+            asked.cancel()
+            await asyncio.wait([asked])
+            await idle(two)
+            assert (two.sims[1].counters.transfers, two.sims[1].counters.tokens) == (1, 1)
 
     asyncio.run(main())
 
