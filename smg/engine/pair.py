@@ -93,8 +93,8 @@ class Prefill:
     def leave(self, request_id: str) -> None:
         """Ends the leg in any state. A cache that waits for a decode engine is given up.
 
-        The call itself is left a moment: its failure may be on its way, and be what the decode engine failed of; or the word that the prompt
-        is computed, without which nobody could give its cache up.
+        The call itself is left a moment: its failure may be on its way, and be what the decode engine failed of; or the word that the
+        prompt is computed, without which nobody could give its cache up.
         """
         self._left = True
         if self._leg is not None and not self._leg.done():
