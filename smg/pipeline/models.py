@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 from msgspec import Struct, structs
 
@@ -34,6 +36,14 @@ UNREPEATABLE = ("strftime_now", "random")
 FIRST_TEXT = "Zażółć gęślą jaźń, don't 漢字 🤣 12345\n" * 600
 
 
+class Parsers(TypedDict):
+    """Fields of a `ServedModel`."""
+
+    reasoning_parser: str | None
+    tool_parser: str | None
+    named: tuple[str, str]
+
+
 class ModelCard(Struct, frozen=True, kw_only=True):
     """What `/v1/models` says of a model."""
 
@@ -46,6 +56,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that is loaded and can be asked. `context_length` 0 = unknown; `longest_token` in characters.
 
+    named       reasoning and tool parser that the engine's labels name, empty where they name none
     number      no other loaded model of the process has it
     repeatable  the prompt of a chat depends on the chat alone, so that it can be kept in `cache`
     side        where long prompts are made
@@ -61,6 +72,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     tool_parser: str | None
     longest_token: int
     vocabulary: Vocabulary | None = None  # for native detokenizing, where the tokenizer is of that kind
+    named: tuple[str, str] = ("", "")
     number: int = 0
     repeatable: bool = False
     cache: PromptCache | None = None
@@ -141,9 +153,9 @@ class ModelDirectory:
             loaded = await asyncio.shield(task)
         except (ConfigError, OSError) as error:
             raise NoEngine(f"the tokenizer of {model!r} cannot be loaded", retry_after_s=5) from error
-        length = record.context_length or loaded.folder.context_length
-        if length != loaded.context_length:  # an engine began anew with another limit; prompts that are kept were held to the old one
-            loaded = structs.replace(loaded, context_length=length, number=next(self._numbers))
+        length, named = record.context_length or loaded.folder.context_length, named_parsers(record)
+        if (length, named) != (loaded.context_length, loaded.named):  # said anew; prompts that are kept were made for what was said before
+            loaded = structs.replace(loaded, context_length=length, number=next(self._numbers), **self._parsers(loaded, named))
         self._served[model] = (record, loaded)
         return loaded
 
@@ -188,14 +200,14 @@ class ModelDirectory:
         own = (record.tokenizer_dir, record.info.tokenizer_path, record.info.model_path)
         label = dict(record.labels).get("tokenizer_path")
         for path in (label, *own, *configured) if len(self._view.models()) > 1 else (label, *configured, *own):
-            if path and Path(path).exists():
+            if path and os.path.exists(path):  # False too for what cannot be a path, which engines may say
                 return Path(path)
         raise NoEngine(f"no tokenizer for {record.model!r}: give --model-path or --tokenizer-path", retry_after_s=5)
 
     def _load(self, model: str, record: EngineRecord) -> ServedModel:
         source = self._source(record)
         folder = read_folder(source)
-        settings, labels = self._config.model, dict(record.labels)
+        settings = self._config.model
         cache_bytes = settings.tokenizer_cache_l1_bytes if settings.tokenizer_cache_enable_l1 else 0
         tokenizer = load_tokenizer(source, cache_bytes=cache_bytes, state=self._state and self._state / "tokenizers")
         template = load_template(folder, override=settings.chat_template or None, trust_client=settings.trust_request_chat_template)
@@ -207,8 +219,8 @@ class ModelDirectory:
             template=template,
             context_length=record.context_length or folder.context_length,
             eos_token_ids=tuple(sorted({*folder.eos_token_ids, *tokenizer.eos_token_ids, *record.info.eos_token_ids})),
-            reasoning_parser=_chosen(labels.get("reasoning_parser") or settings.reasoning_parser, detect_reasoning, model, text, folder),
-            tool_parser=_chosen(labels.get("tool_parser") or settings.tool_call_parser, detect_tool, model, text, folder),
+            reasoning_parser=None,
+            tool_parser=None,
             longest_token=tokenizer.longest_token,
             vocabulary=_vocabulary(tokenizer) if self._config.engines.data_plane == "native" else None,
             number=next(self._numbers),
@@ -218,7 +230,20 @@ class ModelDirectory:
             side=self._side,
         )
         trim_memory()
-        return served
+        return structs.replace(served, **self._parsers(served, named_parsers(record)))
+
+    def _parsers(self, served: ServedModel, named: tuple[str, str]) -> Parsers:
+        """Gives the fields that say which parsers a model has: what labels name, else the configuration, else what its template shows."""
+        settings, text = self._config.model, served.template.source if served.template else ""
+        reasoning = _chosen(named[0] or settings.reasoning_parser, detect_reasoning, served.id, text, served.folder)
+        tool = _chosen(named[1] or settings.tool_call_parser, detect_tool, served.id, text, served.folder)
+        return {"reasoning_parser": reasoning, "tool_parser": tool, "named": named}
+
+
+def named_parsers(record: EngineRecord) -> tuple[str, str]:
+    """Gives the reasoning and the tool parser that an engine's labels name, empty where they name none."""
+    labels = dict(record.labels)
+    return labels.get("reasoning_parser", ""), labels.get("tool_parser", "")
 
 
 def _prompt_cache(config: Config) -> PromptCache | None:

@@ -8,8 +8,9 @@ import math
 from msgspec import UNSET
 
 from smg.config.check import address_fault
-from smg.config.choices import BACKENDS
+from smg.config.choices import BACKENDS, choices_of
 from smg.errors import InvalidValue
+from smg.registry import nearest
 from smg.types.workers import HealthBody, WorkerBody, WorkerPatch
 from smg.worker.record import Edit, EngineSpec, HealthEdit, Source
 
@@ -22,6 +23,8 @@ SHORTEST_INTERVAL_S = 0.05  # of an engine's checks: what is shorter keeps the c
 AUTOMATIC = ("", "unspecified", "auto")
 # What is said of a model, kept as labels of its engine.
 MODEL_LABELS = ("tokenizer_path", "reasoning_parser", "tool_parser")
+# Labels that name a thing of ours: one that is none would fail every request of the model, or be passed over in silence.
+NAMING_LABELS = ("policy", "reasoning_parser", "tool_parser")
 
 
 def spec_said(body: WorkerBody, *, source: Source) -> EngineSpec:
@@ -70,6 +73,10 @@ def edit_said(patch: WorkerPatch) -> Edit:
 def _labels(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
     if len(labels) > MOST_LABELS:
         raise InvalidValue(f"labels may have at most {MOST_LABELS} entries", param="labels")
+    for label in NAMING_LABELS:
+        name = labels.get(label, "")
+        if name and name not in (known := choices_of(label)):
+            raise InvalidValue(f"{label}: {name[:64]!r} is not known{nearest(name[:64], known)}", param=label)
     return tuple((_text(name, "labels"), _text(value, "labels")) for name, value in labels.items())
 
 

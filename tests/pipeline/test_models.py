@@ -98,6 +98,33 @@ def test_an_engine_that_starts_anew_with_another_context_length(tmp_path: Path) 
     assert first.tokenizer is second.tokenizer
 
 
+def test_parsers_that_an_engines_labels_name_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count from the next request on, and nothing is loaded again."""
+    models = directory(tmp_path, state=None)
+    record = EngineRecord(slot=0, epoch=1, id="e", url="grpc://127.0.0.1:1", runtime="vllm", model="m", context_length=2048)
+
+    async def run() -> None:
+        before = await models.get("m")
+        monkeypatch.setattr(models, "_load", None)
+        for labels in (("reasoning_parser", "none"), ("tool_parser", "mistral")), (("zone", "a"),):
+            publish(Snapshot(engines=(msgspec.structs.replace(record, labels=labels),)), folder=tmp_path, shm=models._view.shm)
+            after = await models.get("m")
+            named = (after.reasoning_parser, after.tool_parser)
+            assert named == ((None, "mistral") if len(labels) == 2 else (before.reasoning_parser, before.tool_parser))
+            assert after is await models.get("m")
+            assert (after.number == before.number) is (len(labels) == 1)
+        await models.close()
+
+    asyncio.run(run())
+
+
+def test_a_path_that_can_be_none_is_passed_over(tmp_path: Path) -> None:
+    models = directory(tmp_path)
+    record = EngineRecord(slot=0, epoch=1, id="e", url="grpc://127.0.0.1:1", model="m")
+    for path in ("x" * 100_000, "/a\0b", "\ud800"):
+        assert models._source(msgspec.structs.replace(record, labels=(("tokenizer_path", path),))) == MODEL
+
+
 def test_every_thread_that_encodes_is_ready_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     inner = HuggingFaceTokenizer.encode

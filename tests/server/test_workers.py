@@ -135,6 +135,9 @@ def test_what_get_says_can_be_put_and_patched(tmp_path: pathlib.Path) -> None:
         after = await client.worker(worker["id"])
         assert (after["priority"], after["cost"], after["labels"], after["source"]) == (3, 2.5, {"a": "b"}, "api")
         assert after["health"] == {"check_interval_secs": 7.0, "timeout_secs": 1.5}
+        status, _, answer = await client.ask("PATCH", path, {"labels": {"policy": "nonsense"}})
+        assert (status, answer["error"]) == (400, "policy: 'nonsense' is not known")
+        assert (await client.ask("PATCH", path, {"labels": {"policy": "", "reasoning_parser": "none", "tool_parser": "qwen"}}))[0] == 202
         status, _, answer = await client.ask("PUT", path, {"url": B})
         assert (status, answer["code"]) == (400, "BAD_REQUEST")
 
@@ -158,6 +161,9 @@ def test_what_get_says_can_be_put_and_patched(tmp_path: pathlib.Path) -> None:
         ({"url": B, "labels": {"a": 1}}, "must be a string"),
         ({"url": B, "labels": {str(n): "" for n in range(65)}}, "at most 64"),
         ({"url": B, "labels": {"a": "x" * 3000}}, "longer than"),
+        ({"url": B, "labels": {"policy": "least_laod"}}, "policy: 'least_laod' is not known (did you mean least_load?)"),
+        ({"url": B, "labels": {"tool_parser": "x" * 2000}}, "tool_parser: 'xxx"),
+        ({"url": B, "models": [{"id": "m", "reasoning_parser": "qwen_3"}]}, "reasoning_parser: 'qwen_3' is not known"),
         ({"url": B, "api_key": "a\nb"}, "a header cannot carry"),
         ({"url": B, "models": [{"id": "a"}, {"id": "b"}]}, "one model"),
         ({"url": B, "health": {"timeout_secs": 0}}, "above 0"),
