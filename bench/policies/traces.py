@@ -40,12 +40,12 @@ class Trace(Protocol):
 def shared(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
     """System prompts of 500-2500 tokens, 50 for each engine, by Zipf's law; questions of 20-200 tokens, answers of 20-100.
 
-    They are in use already: while the caches get warm each is asked once beside the others.
+    They are in use already: while the caches get warm each is asked once before all others, at the same load.
     """
     trace, prompts = asked(rng, engines=engines, load=load, seconds=seconds)
-    step = 0.8 * WARM * seconds / len(prompts)
+    step = min(1 / rate_of(engines, load, prompt=1520, answer=20), 0.9 * WARM * seconds / len(prompts))
     once = [Request(place * step, prompt + words(rng, 20), 20) for place, prompt in enumerate(rng.sample(prompts, len(prompts)))]
-    return sorted(trace + once, key=lambda request: request.at_s)
+    return once + [request for request in trace if request.at_s >= len(once) * step]
 
 
 def fresh(rng: random.Random, *, engines: int, load: float, seconds: float) -> list[Request]:
