@@ -118,7 +118,7 @@ class Follower:
             await asyncio.to_thread(self.feed.lost)  # it may be another process by now, and no number would tell
             self._torn = False
         elif not self._replays:
-            self.feed.resume()
+            await asyncio.to_thread(self.feed.resume)
         self._asked_at_s = time.monotonic()
         async with aclosing(engine.kv_events(after)) as batches:  # type: ignore[type-var]
             async for batch in batches:
