@@ -43,12 +43,12 @@ class Forgotten(Exception):
 
 
 class Selection:
-    """The pods of one selector. `version` is the place up to which they are known, empty before the first list."""
+    """The engines of one selector, by pod. `version` is the place up to which they are known, empty before the first list."""
 
     def __init__(self, role: Role, selector: tuple[str, ...]) -> None:
         self.role = role
         self.selector = ",".join(selector)
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, list[EngineSpec]] = {}
         self.version = ""
         self.listed = False
         self.pause_s = FIRST_PAUSE_S
@@ -86,8 +86,8 @@ class Pods:
         """Gives all engines there are now; a pod that several selectors name has the role of the first."""
         found: dict[str, EngineSpec] = {}
         for selection in self._selections:
-            for pod in selection.pods.values():
-                for spec in engines_in(pod, role=selection.role, settings=self._settings):
+            for specs in selection.pods.values():
+                for spec in specs:
                     found.setdefault(spec.url, spec)
         return list(found.values())
 
@@ -125,12 +125,12 @@ class Pods:
 
     async def _list(self, selection: Selection) -> None:
         """Takes all pods, page by page; those that are not there any more are forgotten at its end."""
-        pods: dict[str, Pod] = {}
+        pods: dict[str, list[EngineSpec]] = {}
         page = ""
         while True:
             query = {"labelSelector": selection.selector, "limit": PAGE} | ({"continue": page} if page else {})
             answer = PAGES.decode(await self._server.get(self._path, query, timeout_s=LIST_S))
-            pods.update((_key(pod), pod) for pod in answer.items or ())
+            pods.update((_key(pod), self._engines_in(pod, selection)) for pod in answer.items or ())
             page = answer.metadata.continue_
             if not page:
                 break
@@ -161,13 +161,17 @@ class Pods:
             raise ApiFailed(f"the watch failed: {pod.message}", status=pod.code)
         selection.version = pod.metadata.resource_version or selection.version
         if event.type in ("ADDED", "MODIFIED"):
-            selection.pods[_key(pod)] = pod
+            selection.pods[_key(pod)] = self._engines_in(pod, selection)
         elif event.type == "DELETED":
             selection.pods.pop(_key(pod), None)
         else:
             return
         self._recovered()
         self._changed.set()
+
+    def _engines_in(self, pod: Pod, selection: Selection) -> list[EngineSpec]:
+        """Looked for once, when the pod is told of, so that what is wrong with it is logged once."""
+        return engines_in(pod, role=selection.role, settings=self._settings)
 
     def _complain(self, trouble: str) -> None:
         """Once for each trouble."""

@@ -286,6 +286,19 @@ def test_a_pod_that_does_not_run_is_left_out(phase: str) -> None:
     assert found(made) == []
 
 
+def test_what_is_wrong_with_a_pod_is_told_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(server: FakeApiServer, heard: Heard) -> None:
+        await server.put(pod("a", "10.0.0.1", annotations={"smg.ai/worker-ports": "none"}))
+        for number in range(2, 7):
+            await server.put(pod(f"p{number}", f"10.0.0.{number}"))
+            await until(lambda last=number: heard.hosts()[-1:] == [f"10.0.0.{last}"])  # type: ignore[misc]
+
+    play(scene, tmp_path, monkeypatch)
+    assert caplog.text.count("a pod is left out") == 1
+
+
 def test_who_names_the_model() -> None:
     one = pod("a", "10.0.0.1", labels={"model": "from-label"}, annotations={"model": "from-annotation"})
     names = {"": "", "namespace": "gpu", "label:model": "from-label", "annotation:model": "from-annotation", "label:none": ""}
