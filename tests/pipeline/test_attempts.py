@@ -219,6 +219,23 @@ def test_a_client_that_leaves_gives_its_probe_back(tmp_path: Path) -> None:
     assert rig.breaker.condition(0).state == CLOSED
 
 
+def test_a_client_that_leaves_in_a_pause_is_counted_nowhere(tmp_path: Path) -> None:
+    """Nor is one that stays, for as long as the pause lasts: nothing of it is at the engine."""
+    rig = Rig(tmp_path, engines=1, retry_initial_backoff_ms=60_000, retry_max_backoff_ms=60_000)
+
+    async def main() -> None:
+        task = asyncio.create_task(rig._send([GONE, None], answered=False, deadline_s=time.monotonic() + 600))
+        while not rig.total("smg_worker_retry_backoff_seconds"):
+            await asyncio.sleep(0)
+        assert rig.counted() == 0
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert rig.counted() == 0
+
+
 def test_two_routers_share_one_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others do between the look and the choice: the engine is chosen no more, and there is no other."""
     rig = Rig(tmp_path, engines=1, cb_failure_threshold=1)

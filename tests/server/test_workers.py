@@ -15,7 +15,7 @@ from smg.errors import SmgError
 from smg.server.admin import AdminServer, call
 from smg.server.listen import listen_unix
 from smg.server.workers import WorkerCalls
-from smg.worker import Fleet
+from smg.worker import EngineState, Fleet
 from tests.api.fake import services
 from tests.worker.fake import Rig, until
 
@@ -220,6 +220,22 @@ def test_a_worker_that_is_being_removed_is_not_changed(tmp_path: pathlib.Path, m
         assert rig.registry.edits == {}
 
     play(tmp_path, scene)
+
+
+def test_a_worker_that_is_being_removed_is_taken_back(tmp_path: pathlib.Path) -> None:
+    async def scene(client: Client, rig: Rig) -> None:
+        number = await client.added(url=B)
+        record = rig.registry.get(B)
+        assert record is not None
+        rig.shm.acquire(1, record.slot, record.epoch, 5)
+        await client.ask("DELETE", f"/workers/{number}")
+        assert (await client.worker(number))["status"] == "draining"
+        assert await client.added(url=B, priority=7) == number
+        await until(lambda: rig.shm.engine_state(record.slot) == EngineState.READY)
+        worker = await client.worker(number)
+        assert (worker["priority"], worker["load"]) == (7, 1), "what it had under way goes on there"
+
+    play(tmp_path, scene, urls=())
 
 
 def test_without_a_control_process_it_is_tried_later(tmp_path: pathlib.Path) -> None:

@@ -180,6 +180,7 @@ def test_what_the_configuration_names_stays_away_when_it_was_removed(tmp_path: p
     async def scene(fleet: Fleet) -> None:
         await until(ready(rig, A))
         fleet.remove(A)
+        assert read_snapshot(tmp_path).edits[A].removed, "a control process that comes next must know"
         await until(lambda: urls(rig) == [])
         fleet.replace("config", [EngineSpec(url=A)])
         assert urls(rig) == []
@@ -344,7 +345,9 @@ def test_each_rank_of_an_engine_is_routed_to_by_itself(tmp_path: pathlib.Path) -
         await until(lambda: all(rig.registry.state(record) is EngineState.READY for record in rig.registry.records()))
         first, second = read_snapshot(tmp_path).engines
         assert (first.url, first.rank, first.address, second.url, second.rank) == (f"{A}@0", 0, A, f"{A}@1", 1)
-        assert len({first.id, second.id, str(uuid.uuid5(uuid.NAMESPACE_URL, A))}) == 3
+        before = str(uuid.uuid5(uuid.NAMESPACE_URL, A))  # what POST answered, when nobody knew of ranks
+        assert len({first.id, second.id, before}) == 3
+        assert [rig.registry.find(number) for number in (before, second.id, "x")] == [rig.registry.get(A), rig.registry.ranks(A)[1], None]
         view = WorkerView(rig.shm, row=2, folder=tmp_path)
         assert [candidate.url for candidate in view.candidates("m")] == [f"{A}@0", f"{A}@1"]
         fields = array("q", [0] * len(LOAD_FIELDS))

@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from smg.config import Config
@@ -82,6 +83,20 @@ def test_an_engine_that_is_gone_is_closed_when_its_requests_have_ended(tmp_path:
         await until(lambda: rig.closed == [engine])
         assert await pool.get(TWO) is kept
         assert await pool.get(ONE) is not engine
+
+    run(rig, scene)
+
+
+def test_an_engine_that_is_given_another_key_is_called_with_it(tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path)
+    other = msgspec.structs.replace(ONE, api_key="new")
+
+    async def scene(pool: EnginePool) -> None:
+        before, after = await pool.get(ONE), await pool.get(other)
+        assert (before.options.api_key, after.options.api_key) == (None, "new")
+        assert await pool.get(msgspec.structs.replace(other, slot=1, url="grpc://a:1@1", base_url="grpc://a:1", rank=1)) is after
+        pool.retain([other], held=lambda record: 0)
+        await until(lambda: rig.closed == [before])
 
     run(rig, scene)
 
