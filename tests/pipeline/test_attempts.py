@@ -20,6 +20,7 @@ from smg.types.job import Routing
 from smg.worker import Breaker, EngineRecord, EngineSpec, EngineState, Lease, Registry, WorkerView
 from smg.worker.breaker import CLOSED, HALF_OPEN, OPEN
 from tests.shm.memory import shared_memory
+from tests.worker.fake import until
 
 GONE = EngineUnavailable("gone")
 
@@ -225,8 +226,7 @@ def test_a_client_that_leaves_in_a_pause_is_counted_nowhere(tmp_path: Path) -> N
 
     async def main() -> None:
         task = asyncio.create_task(rig._send([GONE, None], answered=False, deadline_s=time.monotonic() + 600))
-        while not rig.total("smg_worker_retry_backoff_seconds"):
-            await asyncio.sleep(0)
+        await until(lambda: rig.total("smg_worker_retry_backoff_seconds") > 0)
         assert rig.counted() == 0
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
