@@ -141,6 +141,15 @@ def test_the_first_rule_that_fits_a_model(limits):
     asyncio.run(scenario())
 
 
+def test_a_request_of_several_prompts_is_one_for_its_rule(limits):
+    async def scenario():
+        account = await Node(limits).meters.open("auth:a")
+        for _ in range(3):
+            await account.charge(model="m-small", prompt_tokens=1, sampling=Sampling(max_tokens=1))
+
+    asyncio.run(scenario())
+
+
 def test_a_refusal_takes_nothing(limits):
     """A job that one bucket refuses leaves the other as it was."""
 

@@ -15,6 +15,7 @@ from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
 from smg.worker import EngineState
+from smg.worker.breaker import Condition
 from tests.engine.http.upstream import STREAM_HEAD, Asked, Script, answer, chunked, upstream
 from tests.server.relaying import Relaying, config, over, relaying
 from tests.server.serving import until
@@ -232,6 +233,38 @@ def test_a_request_that_waits_at_a_lost_engine_goes_to_another(runtime: str, los
             assert gateway.servers[lost + 1].asked
             await asyncio.wait_for(gateway.servers[lost].left.wait(), 5)
             await idle(gateway)
+
+    run(scene())
+
+
+def test_a_decode_engine_that_is_lost_while_the_prompt_is_computed_costs_nothing_yet() -> None:
+    async def scene() -> None:
+        go = asyncio.Event()
+
+        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            writer.write(answer(HANDED))
+
+        async with relaying(helps, saying(answer()), records=PAIR) as gateway:
+            asked = asyncio.ensure_future(asking(gateway))
+            await until(lambda: gateway.servers[0].asked)
+            gateway.shm.set_engine_state(1, EngineState.NOT_READY)
+            gateway.app.services.relay.tend()
+            go.set()
+            assert (await asked).status_code == 200
+            assert [len(server.asked) for server in gateway.servers] == [1, 1]
+            await idle(gateway)
+
+    run(scene())
+
+
+def test_a_deadline_while_the_prompt_is_computed_is_the_prefill_engines_fault() -> None:
+    async def scene() -> None:
+        async with relaying(hang, hang, records=PAIR, made=config(server={"request_timeout_s": 0.3})) as gateway:
+            assert (await asking(gateway)).status_code == 504
+            await idle(gateway)
+            assert [Condition.of(gateway.shm.breaker(slot)).count for slot in (0, 1)] == [1, 0]
+            assert not gateway.servers[1].asked
 
     run(scene())
 

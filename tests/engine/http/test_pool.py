@@ -107,6 +107,79 @@ def test_trailers_are_no_headers(at_once: bool) -> None:
     run(scene())
 
 
+def test_what_was_answered_in_part_on_a_used_connection_is_not_sent_again() -> None:
+    async def scene() -> None:
+        async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer() if len(server.asked) == 1 else b"HTTP/1.1 200 OK\r\nconte")
+            if len(server.asked) > 1:
+                writer.close()
+
+        async with upstream(script) as server:
+            engine = await opened(server.url)
+            await asked(engine)
+            with pytest.raises(EngineUnavailable):
+                await asked(engine)
+            assert (len(server.asked), server.connections) == (2, 1)
+            await engine.close()
+
+    run(scene())
+
+
+def test_a_place_that_comes_as_its_waiter_leaves_is_the_next_ones() -> None:
+    async def scene() -> None:
+        async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer() if len(server.asked) > 1 else b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n12")
+            if len(server.asked) == 1:
+                await asyncio.Event().wait()
+
+        async with upstream(script) as server:
+            engine = HttpEngine(server.url, options=EngineOptions(max_connections=1))
+            await engine.start()
+            call = await engine.open(HttpRequest(target="/v1/x"))
+            waiting = asyncio.ensure_future(asked(engine))
+            await asyncio.sleep(0)
+            assert engine._pool is not None
+            assert engine._pool._waiting
+            call.close()
+            waiting.cancel()  # in the same turn of the loop
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+            assert await asked(engine) == (200, b"{}")
+            assert engine._pool._used == 0
+            await engine.close()
+
+    run(scene())
+
+
+def test_an_answer_before_the_request_was_read_spoils_the_connection() -> None:
+    """The rest of the body would be taken for the next request."""
+
+    async def scene() -> None:
+        connections = 0
+        done = asyncio.Event()
+
+        async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer(b"early"))
+            await done.wait()
+            writer.close()
+
+        server = await asyncio.start_server(early, "127.0.0.1", 0, limit=1024)
+        engine = await opened(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for number in (1, 2):
+            call = await engine.open(HttpRequest(target="/v1/x", body=b"x" * (16 << 20)))
+            assert await call.read(100) == b"early"
+            call.close()
+            assert connections == number
+        done.set()
+        await engine.close()
+        server.close()
+
+    run(scene())
+
+
 def test_an_answer_that_ends_with_its_connection() -> None:
     async def scene() -> None:
         async with upstream(saying(b"HTTP/1.1 200 OK\r\n\r\nabc", b"def", close=True)) as server:
