@@ -167,7 +167,7 @@ class Relay:
             if (error := await fault_of(call, head, keyless=request.keyless)) is not None:
                 error.retryable = error.retryable and self._another(request, passing.attempt)
                 raise error
-            if head.get("content-type").startswith("text/event-stream") and not head.get("content-encoding"):
+            if head.get("content-type").lower().startswith("text/event-stream") and not head.get("content-encoding"):
                 return await _stream(call, head, passing, ledger, out)
             return await _whole(call, head, passing, ledger, out)
         finally:

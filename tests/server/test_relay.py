@@ -119,6 +119,36 @@ def test_each_event_is_with_the_client_before_the_next_is_made(front: str, end: 
     run(scene())
 
 
+@pytest.mark.parametrize(("media", "events"), [("Text/Event-Stream", True), ("text/event-stream\r\ncontent-encoding: br", False)])
+def test_events_are_known_by_their_media_type_unless_they_are_packed(media: str, events: bool) -> None:
+    """What is packed goes on as it is, for nothing can be said between its bytes."""
+    go_on: asyncio.Event
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {media}\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head.encode() + chunked(b"data: 1\n\n", b"data: 2"))
+        if events:
+            await go_on.wait()  # comes when the first was seen
+        writer.write(b"0\r\n\r\n")
+
+    async def scene() -> None:
+        nonlocal go_on
+        go_on = asyncio.Event()
+        async with (
+            relaying(script) as gateway,
+            gateway.http.stream("POST", "/v1/chat/completions", json={**ASKED, "stream": True}) as reply,
+        ):
+            data = b""
+            async for piece in reply.aiter_raw():
+                data += piece
+                go_on.set()
+            assert data == b"data: 1\n\ndata: 2"
+            assert reply.headers.get("content-encoding") == (None if events else "br")
+            assert ("content-length" in reply.headers) is not events
+
+    run(scene())
+
+
 def test_what_the_engine_gets() -> None:
     body = b'{ "model" : "org/m",\n "messages":[], "unknown": 1.0e0 }'
     headers = {"content-type": "application/json", "authorization": "Bearer client", "cookie": "a=b", "x-smg-routing-key": "k"}
