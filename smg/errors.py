@@ -242,10 +242,11 @@ class ClientGone(RequestError):
 
 
 class EngineError(SmgError):
-    """An engine failed in a way that has no better name."""
+    """An engine failed in a way that has no better name. `engine` is its URL, once that is known: for logs, as `detail`."""
 
     status = 502
     code = "engine_error"
+    engine = ""
 
 
 class EngineRejected(EngineError):

@@ -173,7 +173,9 @@ class Engines(Struct, frozen=True, kw_only=True):
             "anywhere but at link-local addresses, which are allowed only by a network inside theirs"
         ),
     ] = ()
-    pd_disaggregation: Annotated[bool, Meta(description="prefill and decode are computed by different engines")] = False
+    pd_disaggregation: Annotated[
+        bool, Meta(description="prefill and decode are computed by different engines; --prefill and --decode say so too")
+    ] = False
     prefill: Annotated[
         tuple[str, ...],
         Meta(description="prefill engine, with the port where SGLang hands over its KV cache behind it: ADDRESS [PORT]; repeatable"),

@@ -114,6 +114,8 @@ class Tries:
     def ended(self, attempt: "Attempt", error: BaseException | None) -> bool:
         """Judges the end of an attempt; True when another one is to follow."""
         record, lease = attempt.record, attempt.lease
+        if isinstance(error, EngineError):
+            error.engine = error.engine or record.url
         try:
             if error is None or isinstance(error, EngineRejected):
                 lease.succeed()

@@ -90,8 +90,10 @@ class Pairs:
                 attempt.blamed = None
             if computed:
                 lease.succeed()
+                lease.count("success")
             elif late or (prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy)):
                 lease.fail()
+                lease.count("failure")
             lease.release()
             if computed:
                 self._meter.histogram("smg_pd_prefill_duration_seconds", labels).observe(time.monotonic() - began_s)

@@ -15,7 +15,7 @@ from smg.api.base import Reply, Request, StreamReply
 from smg.api.errors import error_reply, internal_error, stream_error
 from smg.api.routes import Route
 from smg.api.sse import KEEP_ALIVE
-from smg.errors import ClientGone, EngineTimeout, InvalidValue, Preempted, SmgError
+from smg.errors import ClientGone, EngineError, EngineTimeout, InvalidValue, Preempted, SmgError
 from smg.middleware import Gate, Permit, choose_request_id, read_body
 from smg.server.front import Responder
 from smg.server.transport import Outlet, cut_unfinished, send_reply
@@ -224,12 +224,19 @@ class Exchange:
             self._cancelled_by = reason
             self._task.cancel()
 
+    def _log(self, error: SmgError) -> None:
+        """Keeps what the client is not told: which engine it was, and what that or the machine said."""
+        fields = {"request_id": self._request_id, "path": self.template, "code": error.code}
+        if isinstance(error, EngineError) and error.engine:
+            fields["engine"] = error.engine
+        fields["cause"] = error.detail or repr(error.__cause__)
+        log.warning("request failed: %s", error.message, extra=fields)
+
     def _told(self, error: BaseException) -> SmgError:
         """Gives what the client is told of an error. Raises it again when the task was cancelled by somebody else."""
         if isinstance(error, SmgError):
-            if error.status >= 500 and error.__cause__ is not None:
-                fields = {"request_id": self._request_id, "path": self.template, "code": error.code, "cause": repr(error.__cause__)}
-                log.warning("request failed: %s", error.message, extra=fields)
+            if error.status >= 500 and (error.__cause__ is not None or error.detail):
+                self._log(error)
             return error
         if isinstance(error, asyncio.CancelledError):
             if self._cancelled_by is None or self._task is None:

@@ -55,7 +55,8 @@ class Fetches:
         scheduler.counters.transfers += tokens is not None
         scheduler.counters.transfers_failed += tokens is None
         if tokens is None and wanted.required:
-            scheduler.fail(call, Fault(kind="error", code="INTERNAL"))
+            said = f"there is no KV cache {wanted.name!r} at {wanted.host}:{wanted.port}"
+            scheduler.fail(call, Fault(kind="error", code="INTERNAL", said=said))
         else:
             scheduler.enqueue(call, remote_prompt=tokens is not None)
 

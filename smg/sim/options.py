@@ -17,7 +17,15 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     protocol: Annotated[Literal["vllm", "sglang", "trtllm", "mlx", "tokenspeed", "openai"], Meta(description="protocol to speak")] = "vllm"
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 0
-    status_port: Annotated[int, Meta(ge=-1, le=65535, description="HTTP port of /counters and of KV transfers; 0 = free, -1 = none")] = -1
+    status_port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="HTTP port of /counters and of KV transfers; 0 = free, -1 = none, but free with a role, and 8998 for a prefill "
+            "engine of SGLang or TokenSpeed",
+        ),
+    ] = -1
     model: Annotated[str, Meta(description="model folder; empty = the embedded one")] = ""
     served_name: Annotated[str, Meta(description="model name that is told to clients; empty = sim-model, or the folder's name")] = ""
     context_length: Annotated[int, Meta(ge=0, description="longest prompt plus output in tokens; 0 = as the model says")] = 0
@@ -70,3 +78,8 @@ class SimOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     health: Annotated[Literal["ok", "down", "flap"], Meta(description="what health checks say")] = "ok"
     health_flap_every: Annotated[int, Meta(ge=1, description="checks after which a flapping engine changes its mind")] = 3
     allow_scripts: Annotated[bool, Meta(description="obey [[sim: …]] markers in prompts")] = False
+
+    @property
+    def meets(self) -> bool:
+        """True where prefill and decode engines work at once, and meet at the prefill engine's port."""
+        return self.protocol in ("sglang", "tokenspeed") or (self.protocol == "openai" and self.owned_by == "sglang")

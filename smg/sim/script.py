@@ -28,6 +28,7 @@ class ScriptError(ValueError):
 
 class Fault(Struct, frozen=True, kw_only=True):
     """`kind` happens once `at` tokens of choice 0 were made. `code`: gRPC status name of `error`, HTTP/2 error of `rst` and `goaway`.
+    `said`: the words of `error`.
 
     late: the first token comes `code` ms late. hang: no more tokens, the call stays open. rst: RST_STREAM. goaway: GOAWAY, then the
     connection closes. die: the whole engine goes away. error: a gRPC status. end: the stream ends OK with its last message missing.
@@ -36,6 +37,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     kind: FaultKind
     at: int = 0
     code: str = ""
+    said: str = "simulated fault"
 
 
 class Script(Struct, frozen=True, kw_only=True):

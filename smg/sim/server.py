@@ -32,6 +32,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
 )
 GRPC_PROTOCOLS = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm, "mlx": mlx, "tokenspeed": tokenspeed}
+# Where a gateway has the legs meet that was told of no other port, as SGLang's own engines do.
+BOOTSTRAP_PORT = 8998
 WIRE_FAULTS = ("rst", "goaway", "die")
 
 
@@ -73,7 +75,8 @@ class Sim:
         host, port, status_port = self.options.host, self.options.port, self.options.status_port
         if status_port >= 0 or self.options.role != "regular":
             self._status = HttpServer(Status(self.scheduler).handle)
-            self.engine.status_port = await self._status.start(host, port=max(0, status_port))
+            usual = BOOTSTRAP_PORT if self.options.role == "prefill" and self.options.meets else 0
+            self.engine.status_port = await self._status.start(host, port=status_port if status_port >= 0 else usual)
             self.status_url = f"http://{host}:{self.engine.status_port}"
         if self.options.protocol == "openai":
             self._http = HttpServer()

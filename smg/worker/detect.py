@@ -66,11 +66,13 @@ class Detector:
         return engine, msgspec.structs.replace(record, runtime=runtime)
 
     async def describe(self, engine: Engine, record: EngineRecord) -> EngineRecord:
-        """Gives the record with what the engine says of its model. Raises the EngineError family."""
+        """Gives the record with what the engine says of its model. Raises the EngineError family; Unimplemented for a role it cannot have."""
         info = await engine.model_info()
         model = record.served_as or public_name(info.served_name or info.model_path)
         if not model:
             raise EngineProtocol("the engine does not say which model it serves")
+        if record.role != "regular" and not record.relayed and engine.features.disaggregation == "none":
+            raise Unimplemented(f"{engine.runtime} engines cannot compute prefill and decode apart")
         names = (*record.served_aliases, public_name(info.served_name), public_name(info.model_path), *map(public_name, info.names))
         aliases = tuple(name for name in dict.fromkeys(names) if name not in (model, ""))
         tokenizer_dir = record.tokenizer_dir

@@ -59,6 +59,7 @@ def test_the_answer_is_that_of_one_engine(runtime: str, plane: str, stream: bool
                 assert usage_of(found).completion_tokens == usage_of(expected).completion_tokens
             assert [sim.counters.transfers for sim in two.sims] == [0, 3]
             await idle(two)
+            assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(3, 0), (3, 0)], "requests that the breakers have judged"
 
     asyncio.run(main())
 

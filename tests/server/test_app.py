@@ -197,6 +197,17 @@ def test_an_error_in_mid_stream_is_told_and_is_no_clean_end():
     assert app.observer.seen == [("POST", "/v1/chat/completions", 503)]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_an_engine_said_of_its_failure_is_logged_and_not_told(begun, caplog):
+    error = EngineUnavailable("the engine went away", detail="UNAVAILABLE: 10.0.0.1:50051")
+    error.engine = "grpc://10.0.0.1:50051"
+    with caplog.at_level(logging.WARNING):
+        _, _, answer, _ = ask(post(body(stream=True)), [[STARTED], *([[Content(0, "a")]] if begun else []), error])
+    assert b"10.0.0.1" not in answer
+    [record] = [record for record in caplog.records if record.message == "request failed: the engine went away"]
+    assert (record.engine, record.cause, record.code) == ("grpc://10.0.0.1:50051", "UNAVAILABLE: 10.0.0.1:50051", "engine_unavailable")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_fault_of_ours_is_logged_and_not_told(stream, begun, caplog):

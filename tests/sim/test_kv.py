@@ -15,6 +15,7 @@ from smg.pb import tokenspeed_scheduler_pb2 as tokenspeed_pb
 from smg.pb import vllm_engine_pb2 as vllm_pb
 from smg.sim.blocks import BlockPool, BlockTable, chain_hash
 from smg.sim.kvlog import HistoryLost, KvLog, Removed, Stored
+from smg.sim.processes import free_port
 from smg.sim.server import Sim, start_sim
 from tests.sim.client import PROMPT, ask, chat_ids, complete_of, idle, ids_of, message, play, stub, until, unwrap
 
@@ -284,7 +285,7 @@ def _rooms(protocol: str) -> Callable[[int], dict[str, Any]]:
 @pytest.mark.parametrize("protocol", ["sglang", "tokenspeed"])
 def test_bootstrap_rooms_in_parallel(protocol: str) -> None:
     async def run() -> None:
-        prefill = await start_sim(protocol=protocol, role="prefill")
+        prefill = await start_sim(protocol=protocol, role="prefill", status_port=0)
         decode = await start_sim(protocol=protocol, role="decode")
         params = _rooms(protocol)(prefill.engine.status_port)
         try:
@@ -305,7 +306,7 @@ def test_bootstrap_rooms_in_parallel(protocol: str) -> None:
 @pytest.mark.parametrize("how", ["abort", "cancel"])
 def test_a_decode_that_waits_for_its_room_can_be_given_up(how: str) -> None:
     async def run() -> None:
-        prefill, decode = await start_sim(protocol="sglang", role="prefill"), await start_sim(protocol="sglang", role="decode")
+        prefill, decode = await start_sim(protocol="sglang", role="prefill", status_port=0), await start_sim(protocol="sglang", role="decode")
         params = _rooms("sglang")(prefill.engine.status_port)
         try:
             async with stub(decode) as engine:
@@ -323,6 +324,19 @@ def test_a_decode_that_waits_for_its_room_can_be_given_up(how: str) -> None:
             await asyncio.gather(prefill.close(), decode.close())
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("protocol", "owned_by", "expected"), [("sglang", "sim", True), ("openai", "sglang", True), ("vllm", "sim", False)])
+def test_a_prefill_engine_that_is_met_has_the_usual_port(
+    protocol: str, owned_by: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = free_port()
+    monkeypatch.setattr("smg.sim.server.BOOTSTRAP_PORT", usual)
+
+    async def scene(sim: Sim) -> None:
+        assert (sim.engine.status_port == usual) is expected
+
+    play(scene, protocol=protocol, owned_by=owned_by, role="prefill")
 
 
 def test_a_room_without_prefill_fails() -> None:

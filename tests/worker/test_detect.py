@@ -3,11 +3,12 @@
 import asyncio
 import pathlib
 
+import msgspec
 import pytest
 
 from smg.config import Config
 from smg.config.tree import Engines
-from smg.errors import EngineProtocol, EngineUnavailable
+from smg.errors import EngineProtocol, EngineUnavailable, Unimplemented
 from smg.sim.server import start_sim
 from smg.tokenizer import read_folder
 from smg.worker import Detector, EngineRecord
@@ -46,6 +47,26 @@ def test_runtime_model_and_tokenizer(protocol: str, tmp_path: pathlib.Path, monk
     assert found.tokenizer_dir is not None
     assert found.tokenizer_dir.startswith(str(tmp_path / "tokenizers"))
     assert read_folder(pathlib.Path(found.tokenizer_dir)).eos_token_ids
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize(("protocol", "can"), [("vllm", True), ("sglang", True), ("tokenspeed", True), ("trtllm", False), ("mlx", False)])
+def test_a_role_that_an_engine_cannot_have(protocol: str, can: bool, role: str, tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        sim = await start_sim(protocol=protocol)
+        detector = Detector(Config(), state_dir=tmp_path)
+        engine, found = await detector.open(msgspec.structs.replace(record(sim.url, "auto"), role=role))
+        try:
+            if can:
+                assert (await detector.describe(engine, found)).model == "sim-model"
+            else:
+                with pytest.raises(Unimplemented, match=f"{protocol} engines cannot compute prefill and decode apart"):
+                    await detector.describe(engine, found)
+        finally:
+            await engine.close()
+            await sim.close()
+
+    asyncio.run(main())
 
 
 def test_a_configured_backend_is_not_asked_for(tmp_path: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ from smg.commands.diagnosis.events import Told, events_asked, events_possible, e
 from smg.commands.diagnosis.finding import Finding, good, warning, wrong
 from smg.config import Config
 from smg.engine import Engine
-from smg.errors import ConfigError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError
+from smg.errors import ConfigError, EngineProtocol, EngineTimeout, EngineUnavailable, SmgError, Unimplemented
 from smg.template import encode_rendered, load_template
 from smg.tokenizer import load_tokenizer, read_folder
 from smg.types.job import ChatInput
@@ -105,6 +105,8 @@ async def _unreachable(subject: str, url: str, error: SmgError) -> Finding:
     seen = f"{error.message}: {error.detail}" if error.detail else error.message
     if isinstance(error, EngineUnavailable | EngineTimeout):
         return wrong(subject, await asyncio.to_thread(_why, url) or seen, CALLABLE.format(_speaks(url)))
+    if isinstance(error, Unimplemented):
+        return wrong(subject, seen, "name it in engines.worker_urls, to compute whole requests")
     if isinstance(error, EngineProtocol) and _speaks(url) == "HTTP":
         return wrong(subject, seen, "name the port of a server that speaks OpenAI's API, and no path but a prefix of /v1")
     if isinstance(error, EngineProtocol):

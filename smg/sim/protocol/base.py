@@ -176,7 +176,7 @@ class Service(Generic[Request, Response]):
             await context.write(self.response.FromString(distress(fault.kind, code)))
             await asyncio.Event().wait()  # until the client's side is closed, which cancels this
         elif fault.kind == "error":
-            await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], "simulated fault")
+            await context.abort(grpc.StatusCode[fault.code or "INTERNAL"], fault.said)
 
     async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: Context) -> None:
         """Streams the model folder's zip; the last message alone carries the SHA-256."""

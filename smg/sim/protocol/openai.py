@@ -155,11 +155,11 @@ class Servicer:
         elif fault.kind == "end":
             await (reply.end() if reply.started else reply.send(b"{}"))
         elif reply.started:
-            await reply.write(_event({"error": {"message": "simulated fault", "type": "server_error", "code": 500}}))
+            await reply.write(_event({"error": {"message": fault.said, "type": "server_error", "code": 500}}))
             await reply.end()
         else:
             code = int(fault.code) if fault.code.isdigit() else STATUS_OF.get(fault.code, 500)
-            await _refuse(reply, "simulated fault", status=code)
+            await _refuse(reply, fault.said, status=code)
 
     def _submission(self, body: Body, *, headers: dict[str, str]) -> Submission:
         """Makes the engine's request of a body."""
