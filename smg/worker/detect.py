@@ -66,7 +66,7 @@ class Detector:
         return engine, msgspec.structs.replace(record, runtime=runtime)
 
     async def describe(self, engine: Engine, record: EngineRecord) -> EngineRecord:
-        """Gives the record with what the engine says of its model. Raises the EngineError family; Unimplemented for a role it cannot have."""
+        """Gives the record with what the engine says of its model. Raises the EngineError family, and Unimplemented."""
         info = await engine.model_info()
         model = record.served_as or public_name(info.served_name or info.model_path)
         if not model:

@@ -306,7 +306,10 @@ def test_bootstrap_rooms_in_parallel(protocol: str) -> None:
 @pytest.mark.parametrize("how", ["abort", "cancel"])
 def test_a_decode_that_waits_for_its_room_can_be_given_up(how: str) -> None:
     async def run() -> None:
-        prefill, decode = await start_sim(protocol="sglang", role="prefill", status_port=0), await start_sim(protocol="sglang", role="decode")
+        prefill, decode = (
+            await start_sim(protocol="sglang", role="prefill", status_port=0),
+            await start_sim(protocol="sglang", role="decode"),
+        )
         params = _rooms("sglang")(prefill.engine.status_port)
         try:
             async with stub(decode) as engine:
@@ -326,15 +329,13 @@ def test_a_decode_that_waits_for_its_room_can_be_given_up(how: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("protocol", "owned_by", "expected"), [("sglang", "sim", True), ("openai", "sglang", True), ("vllm", "sim", False)])
-def test_a_prefill_engine_that_is_met_has_the_usual_port(
-    protocol: str, owned_by: str, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("protocol", "owned_by", "met"), [("sglang", "sim", True), ("openai", "sglang", True), ("vllm", "sim", False)])
+def test_a_prefill_engine_that_is_met_has_the_usual_port(protocol: str, owned_by: str, met: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = free_port()
     monkeypatch.setattr("smg.sim.server.BOOTSTRAP_PORT", usual)
 
     async def scene(sim: Sim) -> None:
-        assert (sim.engine.status_port == usual) is expected
+        assert (sim.engine.status_port == usual) is met
 
     play(scene, protocol=protocol, owned_by=owned_by, role="prefill")
 
