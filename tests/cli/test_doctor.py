@@ -103,6 +103,15 @@ def test_a_port_that_does_not_speak_grpc(capsys: pytest.CaptureFixture[str]) -> 
     assert "does not speak gRPC" in findings[f"engine {url}"]["seen"]
 
 
+def test_an_engine_that_cannot_have_its_part(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine("trtllm") as one, engine("sglang", "--role", "decode") as other:
+        code, findings = found(capsys, "--prefill", one, "--decode", other)
+    assert code == 1
+    assert findings[f"engine {one}"]["seen"] == "trtllm engines cannot compute prefill and decode apart"
+    assert "engines.worker_urls" in findings[f"engine {one}"]["advice"]
+    assert findings[f"engine {other}"]["state"] == "good"
+
+
 def test_an_engine_that_is_ill(capsys: pytest.CaptureFixture[str]) -> None:
     with engine("sglang", "--health", "down") as url:
         code, findings = found(capsys, "--worker-urls", url)
