@@ -44,7 +44,14 @@ class Fleet:
         self._registry = registry
         self._meter = meter
         self._watch: Callable[[EngineRecord], Watcher] = lambda record: Watcher(
-            record, config=config, shm=shm, registry=registry, detector=detector, meter=meter, failed=self._failed
+            record,
+            config=config,
+            shm=shm,
+            registry=registry,
+            detector=detector,
+            meter=meter,
+            failed=self._failed,
+            described=self._described,
         )
         self._watchers: dict[str, tuple[Watcher, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -111,6 +118,15 @@ class Fleet:
         if self._config.health.remove_unhealthy:
             log.warning("engine has failed and is taken away", extra={"engine": url})
             self.remove(url, reason="unhealthy")
+
+    def _described(self, record: EngineRecord) -> None:
+        """Checks the HTTP engines of the model at once when one over gRPC is known to serve it: requests leave them in this moment."""
+        if record.relayed:
+            return
+        for other in self._registry.records():
+            watcher = self.watcher(other.address) if other.relayed and other.model == record.model else None
+            if watcher is not None:
+                watcher.hurry()
 
     def _settle(self, urls: Iterable[str]) -> None:
         """Makes of engines what is wanted of them."""

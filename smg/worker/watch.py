@@ -33,7 +33,7 @@ MOST = 1 << 60
 
 
 class Watcher:
-    """Watches one engine; `failed` is called with its address when it becomes Failed.
+    """Watches one engine; `failed` is called with its address when it becomes Failed, `described` with what it has said of itself.
 
     `seen` is set once the first check has ended, well or not; `reason` says what was wrong with the last one, and `since_s` is the Unix
     time at which the state began.
@@ -49,6 +49,7 @@ class Watcher:
         detector: Detector,
         meter: Meter,
         failed: Callable[[str], None] = lambda url: None,
+        described: Callable[[EngineRecord], None] = lambda record: None,
     ) -> None:
         self.seen = asyncio.Event()
         self.reason = ""
@@ -61,6 +62,7 @@ class Watcher:
         self._detector = detector
         self._meter = meter
         self._failed = failed
+        self._tell_described = described
         self._breaker = Breaker(shm, config=config.resilience)
         self._tracker = HealthTracker(self._health, now_s=time.monotonic(), state=registry.state(record))
         self._engine: Engine | None = None
@@ -69,7 +71,7 @@ class Watcher:
         self._poll_at = 0.0
 
     def hurry(self) -> None:
-        """Checks at once: somebody could not reach the engine."""
+        """Checks at once: somebody could not reach the engine, or another one has changed what becomes of it."""
         self._hurry.set()
 
     async def run(self) -> None:
@@ -137,6 +139,7 @@ class Watcher:
                 raise
             self._registry.describe(self._record, ranks=self._ranks(self._engine))
             self._described = True
+            self._tell_described(self._record)
         if not self._health.disable_check and not await self._engine.health():
             raise EngineError("the engine says that it does not serve")
         if self._registry.set_aside(self._record):

@@ -330,6 +330,27 @@ def test_a_model_whose_engines_left_is_remembered_until_it_is_back(tmp_path: pat
     play(rig, scene)
 
 
+@pytest.mark.parametrize("served", ["m", "other"])
+def test_engines_over_http_are_looked_at_when_one_over_grpc_serves_their_model(served: str, tmp_path: pathlib.Path) -> None:
+    """The next check of itself would be in a minute."""
+    url = "http://h:1"
+    rig = Rig(tmp_path, urls=(url,))
+    rig.server = ServerInfo()
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, url))
+        checks = rig.checks
+        fleet.add(api(A, served_as=served))
+        await until(ready(rig, A))
+        if served == "m":
+            await until(lambda: state(rig, url) is EngineState.NOT_READY)
+            assert "must be of one kind" in fleet.watcher(url).reason  # type: ignore[union-attr]
+        else:
+            assert (rig.checks - checks, state(rig, url)) == (Health().success_threshold, EngineState.READY)
+
+    play(rig, scene)
+
+
 def ranked(folder: pathlib.Path) -> Rig:
     rig = Rig(folder)
     rig.config = msgspec.structs.replace(rig.config, engines=Engines(worker_urls=(A,), dp_aware=True))
