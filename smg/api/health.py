@@ -14,10 +14,13 @@ async def health(http: Request, services: Services) -> Reply:
 
 
 async def readiness(http: Request, services: Services) -> Reply:
-    """200 while a ready engine is there and the gateway is not on its way out; else 503 with the reason."""
+    """200 while a ready engine is there and the gateway is not on its way out; else 503 with the reason. `total_workers` are all that
+    are registered, also those that have not answered yet.
+    """
     records = [record for engines in services.view.models().values() for record in engines]
     healthy = [record for record in records if services.view.state(record.slot) is EngineState.READY]
-    fields: dict[str, object] = {"status": "ready", "healthy_workers": len(healthy), "total_workers": len(records)}
+    total = len(services.view.registered())
+    fields: dict[str, object] = {"status": "ready", "healthy_workers": len(healthy), "total_workers": total}
     if services.draining:
         fields |= {"status": "not_ready", "reason": "the gateway is draining"}
     elif reason := lacking(healthy):

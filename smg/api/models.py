@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from smg.api.base import Reply, Request, Services
-from smg.errors import NoEngine
 
 if TYPE_CHECKING:
     from smg.pipeline import ModelCard
@@ -17,7 +16,7 @@ async def list_models(http: Request, services: Services) -> Reply:
     """Gives all models. Raises NoEngine when there is none, as clients wait for the first one."""
     cards = services.models.cards()
     if not cards:
-        raise NoEngine("no engine is registered yet", retry_after_s=1)
+        raise services.models.none_yet()
     return Reply(body=msgspec.json.encode({"object": "list", "data": [_fields(card) for card in cards]}))
 
 

@@ -81,7 +81,7 @@ def relayed(endpoint: str, *, surface: str = "openai", target: str = "", form: b
         raise Unimplemented(f"{http.method} {http.path} is not built yet for models whose engines are reached over gRPC")
 
     async def handle(http: Request, services: Services) -> Reply | StreamReply:
-        if not services.view.relayed():
+        if services.view.models() and not services.view.relayed():  # without any engine nobody knows yet how they will be reached
             return await refuse(http, services)
         return await _choose(http, services, refuse, passage)
 

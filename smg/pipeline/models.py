@@ -19,7 +19,7 @@ from smg.pipeline.prompt_cache import CacheMeter, PromptCache
 from smg.pipeline.side import INLINE_CHARACTERS, SideThread, trim_memory
 from smg.template import ChatTemplate, load_template
 from smg.tokenizer import ModelFolder, Tokenizer, load_tokenizer, read_folder
-from smg.worker import EngineRecord, WorkerView
+from smg.worker import EngineRecord, EngineState, WorkerView
 
 __all__ = ["ModelCard", "ModelDirectory", "ServedModel"]
 
@@ -123,7 +123,7 @@ class ModelDirectory:
         """
         models = self._view.models()
         if not models and not self._view.departed(self._aliases.get(name, name)):
-            raise NoEngine("no engine is registered yet", retry_after_s=1)
+            raise self.none_yet()
         if not name and len(models) == 1 and not self._config.routing.enable_igw:
             return next(iter(models))
         if not name:
@@ -137,6 +137,12 @@ class ModelDirectory:
         if self._view.departed(name):
             raise NoEngine(f"every engine of {name!r} has left", retry_after_s=AWAY_RETRY_S)
         raise ModelNotFound(f"the model {name!r} does not exist", param="model")
+
+    def none_yet(self) -> NoEngine:
+        """Gives the error for clients that come before any engine has said what it serves."""
+        tried = sum(self._view.state(record.slot) is not EngineState.DRAINING for record in self._view.registered())
+        waits = f"no engine has answered yet ({tried} {'is' if tried == 1 else 'are'} being tried)"
+        return NoEngine(waits if tried else "no engine is registered yet", retry_after_s=1)
 
     async def get(self, name: str) -> ServedModel:
         """Gives the loaded model. Raises ModelNotFound, or NoEngine while its files cannot be read."""

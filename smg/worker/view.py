@@ -143,6 +143,12 @@ class WorkerView:
             self.refresh()
         return self._relayed
 
+    def registered(self) -> list[EngineRecord]:
+        """Gives every engine that is registered, also those that get no request: they have not said what they serve, or are set aside."""
+        if self.shm.generation() != self.generation:
+            self.refresh()
+        return list(self._records.values())
+
     def record(self, slot: int) -> EngineRecord | None:
         """Gives the engine of a slot; None when it has none."""
         if self.shm.generation() != self.generation:

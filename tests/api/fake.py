@@ -11,7 +11,7 @@ import msgspec
 from smg.api.base import Control, Handler, Reply, Request, Services, StreamReply
 from smg.api.openai.chat_request import ChatReader
 from smg.config import Config
-from smg.errors import ClientGone, ModelNotFound
+from smg.errors import ClientGone, ModelNotFound, NoEngine
 from smg.types.event import Content, Event, Finished, Started, Usage
 from smg.types.job import ChatInput, Job, TextInput, TokenInput
 from smg.worker import EngineState
@@ -83,6 +83,9 @@ class FakeModels:
             return "org/m"
         raise ModelNotFound(f"the model {name!r} does not exist", param="model")
 
+    def none_yet(self) -> NoEngine:
+        return NoEngine("none yet")
+
     async def get(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(id=self.resolve(name), tokenizer=FakeTokenizer())
 
@@ -96,6 +99,9 @@ class FakeView:
 
     def models(self) -> dict[str, list[SimpleNamespace]]:
         return {"org/m": [SimpleNamespace(slot=slot, model="org/m", role="regular") for slot in self.states]}
+
+    def registered(self) -> list[SimpleNamespace]:
+        return self.models()["org/m"]
 
     def state(self, slot: int) -> EngineState:
         return self.states[slot]

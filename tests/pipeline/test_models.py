@@ -203,3 +203,22 @@ def test_a_model_need_be_named_where_there_are_several_or_the_operator_wants_it(
     publish(Snapshot(engines=(record, other)), folder=tmp_path, shm=view.shm)
     with pytest.raises(InvalidValue, match="must name a model"):
         models.resolve("")
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ((), "no engine is registered yet"),
+        ((EngineState.PENDING,), "no engine has answered yet (1 is being tried)"),
+        ((EngineState.PENDING, EngineState.FAILED, EngineState.DRAINING), "no engine has answered yet (2 are being tried)"),
+    ],
+)
+def test_what_is_told_before_an_engine_has_answered(states: tuple[EngineState, ...], told: str, tmp_path: Path) -> None:
+    shm = Shm(shared_memory(rows=2))
+    epochs = [shm.open_engine(slot, state) for slot, state in enumerate(states)]
+    records = tuple(EngineRecord(slot=slot, epoch=epoch, id="e", url=f"grpc://e:{slot}") for slot, epoch in enumerate(epochs))
+    publish(Snapshot(engines=records), folder=tmp_path, shm=shm)
+    models = ModelDirectory(Config(), WorkerView(shm, row=1, folder=tmp_path), created=0, meter=Meter(shm, row=1), state=None)
+    with pytest.raises(NoEngine) as caught:
+        models.resolve("m")
+    assert (caught.value.message, caught.value.retry_after_s) == (told, 1)
