@@ -14,7 +14,7 @@ import msgspec
 
 from smg.errors import InvalidJson, InvalidValue, SmgError
 
-__all__ = ["MAX_DEPTH", "check_depth", "convert", "decode", "described", "parsed"]
+__all__ = ["MAX_DEPTH", "check_depth", "convert", "decode", "described", "no_json", "parsed"]
 
 T = TypeVar("T")
 
@@ -85,6 +85,12 @@ def described(error: msgspec.ValidationError, *, at: str = "") -> SmgError:
     if "out of range" in text:
         return InvalidValue(f"{name} is a number out of range", param=param or None)
     return InvalidValue(f"{name} is not valid", param=param or None)
+
+
+def no_json(error: msgspec.DecodeError) -> str:
+    """Says of a text that is no JSON where it fails."""
+    found = str(error).removeprefix("JSON is malformed: ")
+    return f"it is no JSON: {found[:1].lower()}{found[1:]}"
 
 
 def check_depth(value: object, *, body: bytes, at: str) -> None:

@@ -21,6 +21,5 @@ def run(arguments: list[str]) -> int:
         return 0
     for warning in loaded.warnings:
         sys.stderr.write(f"smg: warning: {warning}\n")
-    read = ", ".join(str(path) for path in loaded.files) or "no file"
-    print(f"configuration is right ({read}; {len(loaded.origins)} of the settings are not defaults)")
+    print(f"configuration is right ({loaded.summary})")
     return 0

@@ -57,8 +57,7 @@ def _look(flags: list[str]) -> Iterator[Finding]:
 
 
 def _settings(loaded: Loaded) -> Iterator[Finding]:
-    read = ", ".join(str(path) for path in loaded.files) or "no file"
-    yield good("configuration", f"{read}; {len(loaded.origins)} of the settings are not defaults")
+    yield good("configuration", loaded.summary)
     for text in loaded.warnings:
         if not text.startswith("engines.worker_urls"):  # which the look at the engines says
             yield warning("configuration", text, "look whether that is meant")

@@ -31,6 +31,13 @@ class Loaded(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     help: bool
 
+    @property
+    def summary(self) -> str:
+        """What was read, in a few words for an operator."""
+        read, own = ", ".join(str(path) for path in self.files) or "no file", len(self.origins)
+        some = f"{own} of the settings {'is not a default' if own == 1 else 'are not defaults'}"
+        return f"{read}; {some if own else 'all settings are defaults'}"
+
 
 def load(
     arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None, default_file: Path | None = None, check: bool = True

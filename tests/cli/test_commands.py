@@ -32,6 +32,13 @@ def test_check_of_what_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"), [((), "all settings are defaults"), (("--port", "5"), "1 of the settings is not a default")], ids=["none", "one"]
+)
+def test_check_counts_what_is_set(flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "check", *flags)[:2] == (0, f"configuration is right (no file; {told})\n")
+
+
 def test_check_of_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "smg.toml"
     file.write_text("[server]\nport = 70000\nprot = 1")

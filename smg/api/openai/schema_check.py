@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 
+from smg.api.decode import no_json
 from smg.errors import InvalidValue
 from smg.types.json import Json, JsonObject
 
@@ -53,7 +54,7 @@ class SchemaCheck:
         try:
             value = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            return f"it is no JSON: {error}"
+            return no_json(error)
         except RecursionError:
             return "it is nested too deeply"
         work = self.work(text)

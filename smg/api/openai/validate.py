@@ -11,6 +11,7 @@ from copy import copy
 
 import msgspec
 
+from smg.api.decode import no_json
 from smg.api.openai.schema_check import SchemaCheck
 from smg.errors import InvalidValue, OutputInvalid, SmgError
 from smg.types.event import Content, Event, Finished, FinishReason, ToolArguments, ToolCall
@@ -162,7 +163,7 @@ def _no_object(text: str) -> str | None:
     except msgspec.ValidationError:
         return "it is no JSON object"
     except msgspec.DecodeError as error:
-        return f"it is no JSON: {error}"
+        return no_json(error)
     except RecursionError:
         return "it is nested too deeply"
     return None
