@@ -63,7 +63,10 @@ def _settings(loaded: Loaded) -> Iterator[Finding]:
             yield warning("configuration", text, "look whether that is meant")
     server = loaded.config.server
     if not (server.api_key or server.api_key_file) and server.host not in ("127.0.0.1", "::1", "localhost"):
-        advice = "put keys into /etc/smg/credentials/api-keys, one a line, or name server.api_key_file"
+        from smg.commands.diagnosis.unit import unit_of
+
+        here = "put keys into /etc/smg/credentials/api-keys, one a line" if unit_of(loaded.files) else "give --api-key"
+        advice = f"{here}, or name a file with one a line in server.api_key_file"
         yield warning("keys", f"there are none, and {server.host} can be reached by others", advice)
 
 

@@ -14,7 +14,7 @@ import pytest
 from smg.cli import main
 from smg.commands.diagnosis import machine
 from smg.commands.diagnosis.engines import look_at_engines
-from smg.config import Config
+from smg.config import Config, files
 from smg.config.tree import Engines
 from smg.sim.processes import Child, free_port, gateway_command, sim_command, wait_http
 
@@ -58,6 +58,17 @@ def test_an_engine_over_http(capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = found(capsys, "--worker-urls", "http://127.0.0.1:1")
     assert findings["engine http://127.0.0.1:1"]["seen"] == "nobody listens on 127.0.0.1:1"
     assert "its HTTP server" in findings["engine http://127.0.0.1:1"]["advice"]
+
+
+def test_a_model_is_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with engine("vllm") as one, engine("vllm") as other:
+        main(["doctor", "--json", *QUIET, "--port", "0", "--worker-urls", one, other])
+    subjects = [finding["subject"] for finding in json.loads(capsys.readouterr().out)]
+    assert [subject for subject in subjects if "engine " in subject or "model " in subject] == [
+        f"engine {one}",
+        "model sim-model",
+        f"engine {other}",
+    ]
 
 
 def test_words_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +174,17 @@ def test_keys_are_missed_only_where_others_can_come(capsys: pytest.CaptureFixtur
     assert "keys" not in found(capsys)[1]
     assert found(capsys, "--host", "0.0.0.0")[1]["keys"]["state"] == "warning"
     assert "keys" not in found(capsys, "--host", "0.0.0.0", "--api-key", "secret")[1]
+
+
+def test_where_keys_go(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of credentials is read by the units alone."""
+    assert found(capsys, "--host", "0.0.0.0")[1]["keys"]["advice"].startswith("give --api-key, or ")
+    monkeypatch.setattr("smg.commands.diagnosis.unit.DEFAULT_FILE", files.DEFAULT_FILE)
+    files.DEFAULT_FILE.parent.mkdir()
+    files.DEFAULT_FILE.write_text("[server]\nhost = '0.0.0.0'")
+    code = main(["doctor", "--json", "--port", "0", "--prometheus-port", "0"])
+    told = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert (code, told["keys"]["advice"].partition(",")[0]) == (0, "put keys into /etc/smg/credentials/api-keys")
 
 
 @pytest.mark.parametrize(("hard", "state"), [(1024, "wrong"), (4096, "warning"), (1 << 20, "good"), (resource.RLIM_INFINITY, "good")])

@@ -49,7 +49,7 @@ async def look_at_engines(config: Config, *, told: Told | None = None) -> list[F
     with tempfile.TemporaryDirectory(prefix="smg-doctor-") as folder:
         detector = Detector(config, state_dir=Path(folder))
         found = await asyncio.gather(*(_look(spec, config, detector, told) for spec in specs))
-    looked = [finding for one, _ in found for finding in one]
+    looked = dict.fromkeys(finding for one, _ in found for finding in one)  # what is said of a model is the same for most of its engines
     return [*findings, *looked, *_set_aside([record for _, record in found if record is not None])]
 
 

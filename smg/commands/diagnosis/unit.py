@@ -12,7 +12,7 @@ from smg.commands.diagnosis.finding import Finding, good, warning
 from smg.config import Config
 from smg.config.files import DEFAULT_FILE
 
-__all__ = ["look_at_unit"]
+__all__ = ["look_at_unit", "unit_of"]
 
 ANSWER_S = 5.0
 # After the grace period streams are cut, and the processes end one after the other.
@@ -25,7 +25,7 @@ SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 8640
 
 def look_at_unit(config: Config, *, files: Sequence[Path]) -> Iterator[Finding]:
     """`files`: what the settings were read from. Nothing where systemd is not, or runs no gateway with these files."""
-    unit = _unit(files)
+    unit = unit_of(files)
     if unit is None or not shutil.which("systemctl"):
         return
     shown = _shown(unit)
@@ -43,8 +43,8 @@ def look_at_unit(config: Config, *, files: Sequence[Path]) -> Iterator[Finding]:
         yield warning("unit", f"the files of {unit} have changed since systemd read them", "systemctl daemon-reload")
 
 
-def _unit(files: Sequence[Path]) -> str | None:
-    """Gives the unit that reads these files: see ExecStart= in smg.service and smg@.service."""
+def unit_of(files: Sequence[Path]) -> str | None:
+    """Gives the unit that reads these files, None for files of no unit: see ExecStart= in smg.service and smg@.service."""
     if not files:
         return None
     first = files[0]
