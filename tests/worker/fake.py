@@ -39,7 +39,7 @@ class FakeEngine(Engine):
     """Answers from class attributes of a subclass made by `Rig`, so that the test can change them while it runs."""
 
     runtime: ClassVar[str] = "fake"
-    features: ClassVar[Features] = Features(data_parallel_rank=True)
+    features: ClassVar[Features] = Features(data_parallel_rank=True, disaggregation="sequential")
     rig: ClassVar["Rig"]
 
     async def start(self) -> None:
