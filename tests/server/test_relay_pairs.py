@@ -397,7 +397,9 @@ async def simulated(
     async with contextlib.AsyncExitStack() as stack:
         sims = []
         for role in ("prefill", "decode"):
-            sim = await start_sim(protocol="openai", owned_by=runtime, role=role, kv_lease_s=kv_lease_s, **options.get(role, {}))
+            sim = await start_sim(
+                protocol="openai", owned_by=runtime, role=role, status_port=0, kv_lease_s=kv_lease_s, **options.get(role, {})
+            )
             stack.push_async_callback(sim.close)
             sims.append(sim)
         engines = [

@@ -16,7 +16,7 @@ workers = 1
 [metrics]
 prometheus_port = 29100
 [engines]
-worker_urls = ["grpc://127.0.0.1:50060"]
+worker_urls = ["grpc://127.0.0.1:30060"]
 """
 PLACE = """\
 mkdir -p /opt/checkout/dist && cp /opt/tls/* /opt/checkout

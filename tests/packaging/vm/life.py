@@ -113,7 +113,7 @@ def stopped_stays_stopped(guest: Guest) -> str:
 
 def purge(guest: Guest) -> str:
     """Nothing stays of a running service."""
-    guest.run("systemctl enable --now smg 2> /dev/null && systemctl start smg-sim@50060 && dpkg -P smg && systemctl daemon-reload")
+    guest.run("systemctl enable --now smg 2> /dev/null && systemctl start smg-sim@30060 && dpkg -P smg && systemctl daemon-reload")
     left = guest.run(f"{LISTING} > /tmp/after; diff /tmp/before /tmp/after", check=False).strip()
     assert not left, left
     assert guest.run("getent passwd smg || echo none").strip() == "none"

@@ -127,7 +127,7 @@ def stop_drains(guest: Guest) -> str:
 def instances(guest: Guest) -> str:
     """A second gateway beside the first, in front of a simulated engine of the package."""
     guest.write("/etc/smg/instances/two/smg.toml", INSTANCE)
-    guest.run("systemctl start smg-sim@50060 smg@two")
+    guest.run("systemctl start smg-sim@30060 smg@two")
     try:
         ready(guest, within_s=30, port=30100)
         assert "finish_reason" in chat(guest, port=30100)
@@ -135,5 +135,5 @@ def instances(guest: Guest) -> str:
         with guest.load("--port", "30100", "--stream", "0", settle_s=1) as result:
             guest.run("systemctl restart smg@two")
     finally:
-        guest.run("systemctl stop smg@two smg-sim@50060; rm -r /etc/smg/instances/two")
+        guest.run("systemctl stop smg@two smg-sim@30060; rm -r /etc/smg/instances/two")
     return f"smg@two: restart: {nothing_lost(result)}"
