@@ -9,6 +9,7 @@ from shown import manual_commands, readme_commands, run_in_guest
 __all__ = ["INSTANCE", "shown_commands"]
 
 README = pathlib.Path(__file__).parents[3] / "README.md"
+# Its engine's port is under 32768: from there on the kernel gives them to connections, and one may have it when the engine starts.
 INSTANCE = """\
 [server]
 port = 30100
