@@ -205,7 +205,8 @@ def test_a_deadline_is_the_fault_of_who_was_asked(runtime: str, plane: str, role
         async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **{role: {"ttft_ms": 20000}}) as two:
             asked = asyncio.create_task(collect(two, chat()))
             prefill, decode = two.sims
-            await until(lambda: decode.counters.transfers == 1 if role == "decode" else prefill.counters.started == 1)
+            told = two.view.shm.counts  # a prompt that is computed counts once the gateway has heard of it
+            await until(lambda: decode.counters.transfers == told(0)[0] == 1 if role == "decode" else prefill.counters.started == 1)
             for module in (attempts, pairs):
                 monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float("inf")))
             asked.cancel()
