@@ -5,7 +5,7 @@ next about half of the engines change places with a neighbour, which after some 
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from smg.policy.base import Candidate
 
@@ -29,9 +29,9 @@ class Deck:
                 if slot in index_of:
                     del self._left[place]
                     return index_of[slot]
-            self._shuffle(list(index_of))
+            self._shuffle(index_of)
 
-    def _shuffle(self, slots: list[int]) -> None:
+    def _shuffle(self, slots: Collection[int]) -> None:
         known = set(self._order)
         order = [slot for slot in self._order if slot in slots]
         new = [slot for slot in slots if slot not in known]
