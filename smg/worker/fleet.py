@@ -231,7 +231,7 @@ class Fleet:
                 task.cancel()
 
     async def run_until(self, told: asyncio.Event) -> None:
-        """Returns when `told` is set. Raises when a watch ends, which only a fault of ours can do."""
+        """Returns when `told` is set. Raises when the sweep ends, which only a fault of ours can do."""
         stop = asyncio.create_task(told.wait())
         waits: list[asyncio.Future[Any]] = [stop, self._fault]
         try:

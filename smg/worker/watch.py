@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import traceback
 from array import array
 from collections.abc import Callable, Iterable
 
@@ -28,6 +29,11 @@ log = logging.getLogger(__name__)
 MOST_RANKS = 256
 # What a call may take beyond its own deadline before it is given up here.
 SLACK_S = 2.0
+# Pause after an unforeseen failure of a watch: it doubles with each that follows.
+FAULT_PAUSE_S = 0.5
+FAULT_GROWTH = 2
+LONGEST_FAULT_PAUSE_S = 30.0
+LONGEST_FAULT = 200  # characters of it that are told
 # Bound of every number that an engine tells: sums of a few do not overflow.
 MOST = 1 << 60
 
@@ -69,24 +75,55 @@ class Watcher:
         self._described = False
         self._hurry = asyncio.Event()
         self._poll_at = 0.0
+        self._faults = 0
+        self._told: set[tuple[type[Exception], str, int | None]] = set()
 
     def hurry(self) -> None:
         """Checks at once: somebody could not reach the engine, or another one has changed what becomes of it."""
         self._hurry.set()
 
     async def run(self) -> None:
-        """Watches until cancelled."""
+        """Watches until cancelled. What nobody foresaw is logged, and the watch goes on: other engines need not know of it."""
         try:
             while True:
-                await self._check()
-                check_at = time.monotonic() + self._tracker.delay_s()
-                while not self._hurry.is_set() and (left := check_at - time.monotonic()) > 0:
-                    await self._poll_loads()
-                    await self._pause(min(left, max(0.0, self._poll_at - time.monotonic())))
-                self._hurry.clear()
+                try:
+                    await self._turn()
+                except Exception as error:
+                    await self._stumble(error)
         finally:
-            if self._engine is not None:
-                await self._engine.close()
+            await self._let_go()
+
+    async def _turn(self) -> None:
+        """One check, and what is done until the next."""
+        await self._check()
+        self._faults = 0
+        check_at = time.monotonic() + self._tracker.delay_s()
+        while not self._hurry.is_set() and (left := check_at - time.monotonic()) > 0:
+            await self._poll_loads()
+            await self._pause(min(left, max(0.0, self._poll_at - time.monotonic())))
+        self._hurry.clear()
+
+    async def _stumble(self, error: Exception) -> None:
+        """Leaves the engine's state as it is, since a fault of ours says nothing of the engine, and pauses before the next check."""
+        self.reason = f"a fault of the gateway: {type(error).__name__}: {str(error)[:LONGEST_FAULT]}"
+        self.seen.set()
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        fault = type(error), place.filename, place.lineno
+        if fault not in self._told:
+            self._told.add(fault)
+            log.error("the watch over an engine stumbled and goes on", exc_info=error, extra={"engine": self._record.url})
+        self._meter.add("smg_worker_health_checks_total", ("regular", "fault"))
+        if self._faults:
+            await self._let_go()  # whatever is wrong may be in the driver
+        await asyncio.sleep(min(FAULT_PAUSE_S * FAULT_GROWTH ** min(self._faults, 20), LONGEST_FAULT_PAUSE_S))
+        self._faults += 1
+
+    async def _let_go(self) -> None:
+        """Closes the driver; one that cannot even be closed is none to wait for."""
+        try:
+            await self._reopen()
+        except Exception:
+            log.exception("an engine's driver cannot be closed", extra={"engine": self._record.url})
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

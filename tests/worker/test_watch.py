@@ -5,13 +5,15 @@ import pathlib
 from array import array
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
-from smg.config.tree import Health
+from smg.config.tree import Health, Routing
 from smg.engine import Load, ModelInfo, ServerInfo
 from smg.errors import Unimplemented
+from smg.obs.metrics import render
 from smg.obs.shm import LOAD_FIELDS
-from smg.worker import EngineState, Fleet, Registry, WorkerView, read_snapshot
+from smg.worker import EngineState, Fleet, Registry, WorkerView, read_snapshot, watch
 from tests.worker.fake import FakeEngine, Rig, archive, until
 
 FAST = Health(check_interval_s=0.2, failure_threshold=2)
@@ -253,5 +255,76 @@ def test_engines_are_watched_side_by_side(tmp_path: pathlib.Path) -> None:
         await fleet.seen(within_s=5)
         assert {rig.registry.state(record) for record in rig.registry.records()} == {EngineState.READY}
         assert rig.fetched == 8
+
+    watched(rig, scene)
+
+
+@pytest.mark.parametrize("where", ["health", "loads"])
+def test_a_fault_in_one_watch_is_told_once_and_leaves_the_others_be(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """It ended the control process, and with it the watch over all engines."""
+    monkeypatch.setattr(watch, "FAULT_PAUSE_S", 0.001)
+    monkeypatch.setattr(watch, "LONGEST_FAULT_PAUSE_S", 0.01)
+    rig = Rig(tmp_path, urls=("grpc://a:1", "grpc://b:1"), health=Health(check_interval_s=0.01))
+    rig.config = msgspec.structs.replace(rig.config, routing=Routing(load_monitor_interval_s=0.01))
+    sound = getattr(FakeEngine, where)
+    faults = []
+
+    async def stumble(self: FakeEngine) -> object:
+        if self.url != "grpc://a:1" or len(faults) >= 5:
+            return await sound(self)
+        faults.append(rig.checks)
+        raise ValueError(f"nobody foresaw this, nor {len(faults)}")
+
+    monkeypatch.setattr(FakeEngine, where, stumble)
+
+    async def scene(fleet: Fleet) -> None:
+        over = asyncio.create_task(fleet.run_until(asyncio.Event()))
+        await until(lambda: len(faults) == 5)
+        fleet.watcher("grpc://b:1").seen.clear()
+        await until(fleet.watcher("grpc://b:1").seen.is_set)
+        await until(lambda: {rig.registry.state(record) for record in rig.registry.records()} == {EngineState.READY})
+        await until(lambda: fleet.watcher("grpc://a:1").reason == "")
+        assert not over.done()
+        over.cancel()
+
+    watched(rig, scene)
+    told = [record for record in caplog.records if "stumbled" in record.message]
+    assert [(record.engine, record.exc_info[0]) for record in told] == [("grpc://a:1", ValueError)]
+    assert 'smg_worker_health_checks_total{worker_type="regular",result="fault"} 5' in render(rig.shm, gauges=()).decode()
+
+
+def test_a_fault_says_nothing_of_an_engine_but_why_it_is_not_checked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, health=FAST)
+
+    async def scene(fleet: Fleet) -> None:
+        await until(lambda: state(rig) is EngineState.READY)
+        monkeypatch.setattr(watch, "FAULT_PAUSE_S", 0.001)
+        monkeypatch.setattr(rig, "fail", lambda: 1 // 0)
+        fleet.watcher("grpc://a:1").hurry()
+        await until(lambda: len(rig.closed) == 1)
+        assert fleet.watcher("grpc://a:1").reason.startswith("a fault of the gateway: ZeroDivisionError: ")
+        assert state(rig) is EngineState.READY
+
+    watched(rig, scene)
+
+
+def test_a_driver_that_cannot_be_closed_ends_nothing_else(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+
+    async def close(self: FakeEngine) -> None:
+        rig.closed.append(self)
+        raise RuntimeError("cannot be closed")
+
+    monkeypatch.setattr(FakeEngine, "close", close)
+
+    async def scene(fleet: Fleet) -> None:
+        over = asyncio.create_task(fleet.run_until(asyncio.Event()))
+        await until(lambda: state(rig) is EngineState.READY)
+        fleet.replace("config", ())
+        await until(lambda: rig.registry.records() == [])
+        assert not over.done()
+        over.cancel()
 
     watched(rig, scene)
