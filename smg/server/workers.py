@@ -28,6 +28,8 @@ class WorkerChange(Struct, frozen=True, kw_only=True):
 CHANGE = msgspec.msgpack.Decoder(WorkerChange)
 SPEC = msgspec.msgpack.Decoder(EngineSpec)
 TEXT = msgspec.msgpack.Decoder(str)
+# Nothing is wrong with an engine that has not been asked, or has not answered well as often as it must.
+NO_REASON = "its first checks have not ended"
 
 
 class WorkerCalls:
@@ -137,13 +139,12 @@ class WorkerCalls:
         )
 
     def _job(self, record: EngineRecord, state: EngineState) -> JobStatus | None:
-        """What is under way: an engine that serves, or did so, has nothing."""
+        """What is under way, and why: an engine that serves has nothing."""
         watcher = self._fleet.watcher(record.address)
         since = int(watcher.since_s if watcher is not None else time.time())
-        reason = watcher.reason if watcher is not None else ""
         if state is EngineState.DRAINING:
             return JobStatus(job_type="RemoveWorker", worker_url=record.url, status="processing", timestamp=since)
-        if state not in (EngineState.PENDING, EngineState.FAILED):
+        if state is EngineState.READY:
             return None
         asked = watcher is not None and watcher.seen.is_set()
         return JobStatus(
@@ -151,7 +152,7 @@ class WorkerCalls:
             worker_url=record.url,
             status="failed" if state is EngineState.FAILED else "processing" if asked else "pending",
             timestamp=since,
-            message=reason or None,
+            message=(watcher.reason if watcher is not None else "") or NO_REASON,
         )
 
 

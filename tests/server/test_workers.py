@@ -11,13 +11,14 @@ import pytest
 from smg.api.base import Reply, Request, Services
 from smg.api.errors import error_reply
 from smg.api.routes import RouteTable
+from smg.engine import ModelInfo
 from smg.errors import SmgError
 from smg.server.admin import AdminServer, call
 from smg.server.listen import listen_unix
 from smg.server.workers import WorkerCalls
 from smg.worker import EngineState, Fleet
 from tests.api.fake import services
-from tests.worker.fake import Rig, until
+from tests.worker.fake import FakeEngine, Rig, until
 
 A, B = "grpc://a:1", "grpc://b:1"
 ROUTES = RouteTable()
@@ -103,6 +104,40 @@ def test_a_worker_from_its_post_to_its_end(tmp_path: pathlib.Path) -> None:
         await until(lambda: rig.registry.records() == [])
         status, headers, answer = await client.ask("GET", f"/workers/{number}")
         assert (status, answer["code"], headers["x-smg-error-code"]) == (404, "WORKER_NOT_FOUND", "not_found")
+
+    play(tmp_path, scene, urls=())
+
+
+def test_whatever_is_not_ready_says_why(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an engine over HTTP that is set aside, and of others that were ready before, nothing was said."""
+    answers = asyncio.Event()
+    sound = FakeEngine.model_info
+
+    async def model_info(self: FakeEngine) -> ModelInfo:
+        await answers.wait()
+        return await sound(self)
+
+    monkeypatch.setattr(FakeEngine, "model_info", model_info)
+
+    async def scene(client: Client, rig: Rig) -> None:
+        async def said(url: str) -> tuple[object, object]:
+            _, _, answer = await client.ask("GET", "/workers")
+            worker = next(worker for worker in answer["workers"] if worker["url"] == url)
+            return worker["status"], worker.get("job_status", {}).get("message")
+
+        await client.added(url="http://c:1")
+        assert await said("http://c:1") == ("pending", "its first checks have not ended")
+        answers.set()
+        await until(lambda: rig.shm.engine_state(0) == EngineState.READY)
+        assert await said("http://c:1") == ("ready", None)
+        await client.added(url=B)
+        await until(lambda: [rig.shm.engine_state(slot) for slot in (0, 1)] == [EngineState.NOT_READY, EngineState.READY])
+        status, message = await said("http://c:1")
+        assert (status, "must be of one kind" in message) == ("not_ready", True)
+        rig.up = False
+        client.fleet.watcher(B).hurry()
+        await until(lambda: rig.shm.engine_state(1) == EngineState.NOT_READY)
+        assert await said(B) == ("not_ready", "down")
 
     play(tmp_path, scene, urls=())
 
