@@ -165,13 +165,14 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(Struct, frozen=True, kw_only=True):
-    """What the engine says of its server."""
+    """What the engine says of its server. `bootstrap_port`: where a prefill engine hands over its KV cache, 0 = it does not say."""
 
     version: str = ""
     active_requests: int = 0
     data_parallel_size: int = 1
     kv_connector: str = ""
     kv_engine_id: str = ""
+    bootstrap_port: int = 0
 
 
 class Load(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ MODEL = {
     "default_sampling_json": ("default_sampling_params_json", "preferred_sampling_params"),
 }
 LARGEST = 1e12
+LAST_PORT = 65535
 CONTEXT_LENGTHS = ("max_context_length", "max_seq_len", "max_input_len")
 SERVER = {
     "version": ("version", "sglang_version", "tokenspeed_version"),
@@ -100,10 +101,11 @@ def model_info_of(reply: Reply) -> ModelInfo:
 
 def server_info_of(reply: Reply) -> ServerInfo:
     """Gives the meaning of a GetServerInfoResponse."""
-    ranks = _first(reply, ("data_parallel_size",))
-    if ranks is None and "server_args" in reply.DESCRIPTOR.fields_by_name:
+    ranks, port = _first(reply, ("data_parallel_size",)), 0
+    if "server_args" in reply.DESCRIPTOR.fields_by_name:
         ranks = int(_within(reply.server_args.fields["dp_size"].number_value))
-    return ServerInfo(data_parallel_size=max(1, ranks or 0), **_said(reply, SERVER))
+        port = int(_within(reply.server_args.fields["disaggregation_bootstrap_port"].number_value))
+    return ServerInfo(data_parallel_size=max(1, ranks or 0), bootstrap_port=port if port <= LAST_PORT else 0, **_said(reply, SERVER))
 
 
 def load_of(reply: Reply) -> Load:

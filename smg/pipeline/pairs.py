@@ -103,7 +103,7 @@ class Pairs:
         prefill = Prefill(
             engine,
             server=chosen.server,
-            bootstrap_port=chosen.bootstrap_port,
+            bootstrap_port=chosen.handover_port,
             rank=rank if rank >= 0 else None,
             send_abort=self._aborts.send,
             done=done,

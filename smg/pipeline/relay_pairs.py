@@ -254,7 +254,7 @@ def rendezvous(record: EngineRecord, *, rooms: int) -> dict[str, bytes]:
         numbers = [number - number % size + rank for number in numbers]
     values: dict[str, list[Any]] = {
         "bootstrap_host": [urlsplit(record.address).hostname or "localhost"] * rooms,
-        "bootstrap_port": [record.bootstrap_port or None] * rooms,
+        "bootstrap_port": [record.handover_port or None] * rooms,
         "bootstrap_room": numbers,
     }
     return {name: msgspec.json.encode(value if rooms > 1 else value[0]) for name, value in values.items()}

@@ -116,6 +116,11 @@ class EngineRecord(EngineSpec, frozen=True, kw_only=True):
         """Where the engine is reached, the same for all its ranks."""
         return self.base_url or self.url
 
+    @property
+    def handover_port(self) -> int:
+        """Where a prefill engine hands over its KV cache: as was said of it, else as it says itself; 0 = nobody has said."""
+        return self.bootstrap_port or self.server.bootstrap_port
+
 
 def lacking(ready: Iterable[EngineRecord]) -> str:
     """Says what is missing before any request can be answered by these engines, all of them ready; empty when nothing is."""

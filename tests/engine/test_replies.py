@@ -126,6 +126,9 @@ def sglang_server(**arguments: int) -> Any:
     [
         (sglang_server(dp_size=2), ServerInfo(version="0.5", active_requests=4, data_parallel_size=2)),
         (sglang_server(), ServerInfo(version="0.5", active_requests=4)),
+        (sglang_server(disaggregation_bootstrap_port=9), ServerInfo(version="0.5", active_requests=4, bootstrap_port=9)),
+        (sglang_server(disaggregation_bootstrap_port=65536), ServerInfo(version="0.5", active_requests=4)),
+        (sglang_server(disaggregation_bootstrap_port=float("nan")), ServerInfo(version="0.5", active_requests=4)),
         (sglang_server(dp_size=-1), ServerInfo(version="0.5", active_requests=4)),
         (sglang_server(dp_size=float("nan")), ServerInfo(version="0.5", active_requests=4)),
         (sglang_server(dp_size=float("inf")), ServerInfo(version="0.5", active_requests=4)),

@@ -59,6 +59,7 @@ async def fleet(*protocols: str, config: Config | None = None, **options: object
         for slot, sim in enumerate(sims):
             runtime = sim.options.protocol
             epoch = shm.open_engine(slot, EngineState.READY)
+            server = ServerInfo(kv_connector="NixlConnector", bootstrap_port=sim.engine.status_port)
             records.append(
                 EngineRecord(
                     slot=slot,
@@ -69,8 +70,7 @@ async def fleet(*protocols: str, config: Config | None = None, **options: object
                     model="sim-model",
                     context_length=2048,
                     role=sim.options.role,
-                    bootstrap_port=sim.engine.status_port,
-                    server=ServerInfo(kv_connector="NixlConnector") if sim.options.role != "regular" else ServerInfo(),
+                    server=server if sim.options.role != "regular" else ServerInfo(),
                 )
             )
         publish(Snapshot(engines=tuple(records)), folder=folder, shm=shm)

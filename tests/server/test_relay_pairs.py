@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smg.engine import HttpRequest
+from smg.engine import HttpRequest, ServerInfo
 from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
@@ -81,6 +81,21 @@ def test_sglang_is_told_at_once(fields: dict[str, object], rooms: int) -> None:
             assert place["bootstrap_port"] == [8999] * rooms
             assert len(set(place["bootstrap_room"])) == rooms
             assert all(0 <= room < 1 << 63 for room in place["bootstrap_room"])
+            await idle(gateway)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("said", "told", "port"), [(8999, 9000, 8999), (0, 9000, 9000), (0, 0, None)])
+def test_sglang_is_told_the_port_that_the_prefill_engine_names(said: int, told: int, port: int | None) -> None:
+    """Unless an operator names another."""
+    first = {"role": "prefill", "bootstrap_port": said, "server": ServerInfo(bootstrap_port=told)}
+
+    async def scene() -> None:
+        script = saying(answer(b'{"choices":[]}'))
+        async with relaying(script, script, runtime="sglang", records=(first, {"role": "decode"})) as gateway:
+            await gateway.http.post("/v1/completions", json={"model": "org/m", "prompt": "Hi"})
+            assert [json.loads(server.asked[0].body)["bootstrap_port"] for server in gateway.servers] == [port] * 2
             await idle(gateway)
 
     run(scene())

@@ -58,6 +58,7 @@ class Server(Struct, frozen=True):
 
     version: str = ""
     dp_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
+    disaggregation_bootstrap_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
 
 
 CARDS = msgspec.json.Decoder(Cards)
@@ -106,7 +107,8 @@ def server_info_of(body: bytes) -> ServerInfo:
         said = SERVER.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ServerInfo()
-    return ServerInfo(version=said.version[:80], data_parallel_size=said.dp_size)
+    port = said.disaggregation_bootstrap_port or 0
+    return ServerInfo(version=said.version[:80], data_parallel_size=said.dp_size, bootstrap_port=port)
 
 
 def ranks_in_metrics(text: str) -> int:

@@ -88,7 +88,8 @@ class Servicer:
         elif route == ("GET", "/version"):
             await reply.send(msgspec.json.encode({"version": VERSION}))
         elif route == ("GET", "/get_server_info") and self.engine.options.owned_by == "sglang":
-            await reply.send(msgspec.json.encode({"version": VERSION, "dp_size": self.engine.options.dp_size}))
+            said = {"version": VERSION, "dp_size": self.engine.options.dp_size, "disaggregation_bootstrap_port": self.engine.status_port}
+            await reply.send(msgspec.json.encode(said))
         elif route == ("GET", "/metrics"):
             await reply.send(self._metrics().encode(), content_type="text/plain; version=0.0.4")
         elif route == ("POST", "/tokenize"):

@@ -67,6 +67,8 @@ def test_ranks() -> None:
     assert [told(), told(0), told(1, 0, 3, 2), told(4), told(2, 3)] == [1, 1, 4, 1, 1]
     assert ranks_in_metrics('other{engine="0"} 1\nother{engine="1"} 1\n') == 1
     assert server_info_of(b'{"version":"0.5","dp_size":8,"tp_size":8}') == ServerInfo(version="0.5", data_parallel_size=8)
+    ports = {b"8999": 8999, b"0": 0, b"null": 0, b'"a"': 0, b"65536": 0}
+    assert [server_info_of(b'{"disaggregation_bootstrap_port":' + port + b"}").bootstrap_port for port in ports] == [*ports.values()]
     assert [server_info_of(body).data_parallel_size for body in (b"{}", b"[", b'{"dp_size":0}', b'{"dp_size":null}')] == [1] * 4
 
 
