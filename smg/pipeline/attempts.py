@@ -79,7 +79,7 @@ class Attempts:
 
 
 class Tries:
-    """The attempts of one request. `failed`: slots of engines that have failed it; `count`: attempts begun."""
+    """The attempts of one request. `failed`: slots of engines that have failed it; `count`: attempts begun; `over`: there are no more."""
 
     def __init__(self, attempts: Attempts, route: Route, *, endpoint: str, deadline_s: float, request_id: str) -> None:
         self.failed: frozenset[int] = frozenset()
@@ -91,6 +91,8 @@ class Tries:
         self._deadline_s = deadline_s
         self._request_id = request_id
         self._error: EngineError | None = None
+        self._retries = 0
+        self._late = False
 
     def __aiter__(self) -> "Tries":
         return self
@@ -98,18 +100,26 @@ class Tries:
     async def __anext__(self) -> "Attempt":
         if self.over:
             raise StopAsyncIteration
-        if time.monotonic() >= self._deadline_s:
+        if self.overdue:
             raise self._error or EngineTimeout("the request's deadline passed before an engine was asked")
         try:
-            record, lease = self._route(self.failed)
-            if record.slot in self.failed:
-                lease.release()
-                await self._pause()
-                record, lease = self._route(self.failed)
+            record, lease = await self.choose(self._route)
         except NoEngine as error:
             raise self._error or error from None
         self.count += 1
         return Attempt(self, record, lease)
+
+    async def choose(self, route: Route) -> tuple[EngineRecord, Lease]:
+        """Chooses an engine, for an attempt or as its other one. Waits before one gets the request again that has failed it.
+
+        Raises NoEngine, and what an attempt before ended with when the deadline comes before the end of the wait.
+        """
+        record, lease = route(self.failed)
+        if record.slot in self.failed:
+            lease.release()
+            await self._pause()
+            record, lease = route(self.failed)
+        return record, lease
 
     def ended(self, attempt: "Attempt", error: BaseException | None) -> bool:
         """Judges the end of an attempt; True when another one is to follow."""
@@ -117,24 +127,37 @@ class Tries:
         if isinstance(error, EngineError):
             error.engine = error.engine or record.url
         try:
-            if error is None or isinstance(error, EngineRejected):
-                lease.succeed()
-                lease.count("success")
-            elif attempt.blamed is None and self._blames(error, attempt):
-                if record.slot not in self.failed or lease.probe:  # one request that no engine survives is one failure of each
-                    lease.fail()
-                lease.count("failure")
-                self._tell_failure(record, error)
+            if error is None or (attempt.blamed is None and not (attempt.answered and isinstance(error, asyncio.CancelledError))):
+                self.judge(record, lease, error, again=record.slot in self.failed)
         finally:
             lease.release()
         self.over = not (isinstance(error, EngineError) and self._again(error, attempt))
         return not self.over
 
-    def _blames(self, error: BaseException, attempt: "Attempt") -> bool:
-        """True when an error is the engine's fault: also a request that was cancelled at its deadline, which no token had come for."""
+    def judge(self, record: EngineRecord, lease: Lease, error: BaseException | None, *, again: bool) -> None:
+        """Tells breaker and counts how an engine has done with its part; `again`: it had failed the request before.
+
+        Its own faults are failures, also a part that was cancelled at the request's deadline. What it refuses with good reason is not.
+        """
+        if error is None or isinstance(error, EngineRejected):
+            lease.succeed()
+            lease.count("success")
+        elif self._blames(error):
+            if not again or lease.probe:  # one request that no engine survives is one failure of each
+                lease.fail()
+            lease.count("failure")
+            self._tell_failure(record, error)
+
+    def _blames(self, error: BaseException) -> bool:
+        """True when an error is the engine's fault: also a request that was cancelled at its deadline."""
         if isinstance(error, asyncio.CancelledError):
-            return not attempt.answered and time.monotonic() >= self._deadline_s
-        return isinstance(error, EngineError) and not isinstance(error, EngineRejected | EngineBusy)
+            return self.overdue
+        return isinstance(error, EngineError) and not isinstance(error, EngineBusy)
+
+    @property
+    def overdue(self) -> bool:
+        """True once the request's deadline has passed."""
+        return time.monotonic() >= self._deadline_s
 
     def _tell_failure(self, record: EngineRecord, error: BaseException) -> None:
         meter = self._attempts.meter
@@ -145,7 +168,7 @@ class Tries:
             self._attempts.view.suspect(record.slot)
 
     def _again(self, error: EngineError, attempt: "Attempt") -> bool:
-        if attempt.answered or not error.retryable:
+        if attempt.answered or not error.retryable or self._late:
             return False
         self._error = error
         self.failed |= {attempt.record.slot if attempt.blamed is None else attempt.blamed}
@@ -153,16 +176,18 @@ class Tries:
         if self.count >= self._attempts.most or not self._attempts.budget.spend():
             self._attempts.meter.add("smg_worker_retries_exhausted_total", labels)
             return False
+        self._retries += 1
         self._attempts.meter.add("smg_worker_retries_total", labels)
-        log.info("the request is sent again", extra={"request_id": self._request_id, "error": error.code, "engine": attempt.record.url})
+        log.info("the request is sent again", extra={"request_id": self._request_id, "error": error.code, "engine": error.engine})
         return True
 
     async def _pause(self) -> None:
         """Waits before an engine that failed gets the request again. Raises what it failed with when the deadline comes first."""
-        wait_s = self._attempts.pause_s(self.count)
+        wait_s = self._attempts.pause_s(self._retries)
         if self._error is not None and time.monotonic() + wait_s >= self._deadline_s:
+            self._late = True
             raise self._error
-        self._attempts.meter.histogram("smg_worker_retry_backoff_seconds", (str(self.count),)).observe(wait_s)
+        self._attempts.meter.histogram("smg_worker_retry_backoff_seconds", (str(self._retries),)).observe(wait_s)
         await asyncio.sleep(wait_s)
 
 

@@ -1,10 +1,12 @@
 """Prefill and decode apart: finds the prefill engine for a request whose decode engine was chosen. Called by run.py, once an attempt."""
 
+import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from smg.engine import Engine, PairedEngine, Prefill
-from smg.errors import EngineBusy, EngineError, EngineRejected, RequestError, SmgError
+from smg.errors import EngineError, EngineUnavailable, RequestError, SmgError
 from smg.obs.metrics import Meter
 from smg.pipeline.attempts import Attempt
 from smg.pipeline.generation import Aborts
@@ -68,15 +70,18 @@ class Pairs:
             if before.prefill.unclaimed is not None:
                 return Pair(before.prefill, decode, slot=before.slot)
             before.prefill.close()
-        chosen, lease = self._router.route(
-            record.model, attempt.tries.failed, prompt_ids=prompt_ids, routing=job.routing, role="prefill", runtime=record.runtime
-        )
+            attempt.blamed = before.slot  # for what ends the wait until that engine is asked again
+        routing, runtime = job.routing, record.runtime
+        route = partial(self._router.route, record.model, prompt_ids=prompt_ids, routing=routing, role="prefill", runtime=runtime)
+        chosen, lease = await attempt.tries.choose(route)
+        attempt.blamed = None
         rank = lease.rank if chosen.rank is None else chosen.rank
         try:
             engine = await self._pool.get(chosen)
         except BaseException:
             lease.release()
             raise
+        tries, again = attempt.tries, chosen.slot in attempt.tries.failed
         labels = ("grpc", record.model, record.runtime)
         began_s = time.monotonic()
 
@@ -85,15 +90,9 @@ class Pairs:
 
         def done(computed: bool) -> None:
             self.parts.discard(part)
-            late = not computed and prefill.error is None and time.monotonic() >= job.deadline_s  # it was given the whole time
-            if not late:
+            if computed or prefill.error is not None or not tries.overdue:
                 attempt.blamed = None
-            if computed:
-                lease.succeed()
-                lease.count("success")
-            elif late or (prefill.error is not None and not isinstance(prefill.error, EngineRejected | EngineBusy)):
-                lease.fail()
-                lease.count("failure")
+            tries.judge(chosen, lease, None if computed else prefill.error or asyncio.CancelledError(), again=again)
             lease.release()
             if computed:
                 self._meter.histogram("smg_pd_prefill_duration_seconds", labels).observe(time.monotonic() - began_s)
@@ -119,7 +118,9 @@ class Pairs:
         cause = await pair.cause(error)
         if pair.prefill.error is not None:
             attempt.blamed = pair.slot
-            self._view.suspect(pair.slot)
+            cause.engine = pair.prefill.engine.url
+            if isinstance(cause, EngineUnavailable):  # also when that is known only once the part was left
+                self._view.suspect(pair.slot)
             if cause is not error:
                 raise cause from error
 

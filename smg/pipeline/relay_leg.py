@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from smg.engine import HttpCall, HttpEngine, HttpRequest
-from smg.errors import ClientGone, EngineBusy, EngineError, EngineProtocol, EngineRejected, SmgError
+from smg.errors import ClientGone, EngineProtocol, SmgError
 from smg.pipeline.relay_faults import Refused, fault_of
 from smg.pipeline.tending import Tended
 from smg.worker import EngineRecord, Lease
@@ -38,8 +38,8 @@ HANDED = msgspec.json.Decoder(Handed)
 class Leg(Tended):
     """`error`: what ended it, unless it was left; `params`: where the engine keeps the prompt's KV cache, as it says so itself, else empty.
 
-    `done` is called at its end, with the seconds that it took if it went well, else None. `another()` says whether a further engine may
-    be asked in place of one that refuses now.
+    `done` is called at its end, with the seconds that it took if it went well, else None; it gives the lease back. `another()` says
+    whether a further engine may be asked in place of one that refuses now.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Leg(Tended):
         record: EngineRecord,
         lease: Lease,
         *,
-        deadline_s: float,
         another: Callable[[], bool],
         done: Callable[["Leg", float | None], object],
     ) -> None:
@@ -55,8 +54,7 @@ class Leg(Tended):
         self.error: SmgError | None = None
         self.params = b""
         self.task: asyncio.Task[None] | None = None
-        self._lease = lease
-        self._deadline_s = deadline_s
+        self.lease = lease
         self._another = another
         self._done = done
         self._call: HttpCall | None = None
@@ -114,7 +112,7 @@ class Leg(Tended):
         """Tells the engine that nobody waits, by closing our side; returns when it has ended, within a second."""
         self._left = True
         if self.task is None:  # it was not begun after all
-            self._lease.release()
+            self.lease.release()
         if self.over:
             return
         if self._call is None or not self._call.part():
@@ -137,17 +135,9 @@ class Leg(Tended):
 
     def _settle(self, task: "asyncio.Task[None]") -> None:
         """Tells how it went. A task that is cancelled before it has begun ends here too."""
-        error = self.error
-        if self._took_s is not None:
-            self._lease.succeed()
-        elif isinstance(error, EngineError) and not isinstance(error, EngineRejected | EngineBusy):
-            self._lease.fail()
-        elif error is None and time.monotonic() >= self._deadline_s:
-            self._lease.fail()  # it was given the whole time
-        self._lease.release()
         self._done(self, self._took_s)
-        if error is not None and self._told is not None:
-            self._told(error)
+        if self.error is not None and self._told is not None:
+            self._told(self.error)
 
     async def _ask(self, engine: HttpEngine, message: HttpRequest, *, keyless: bool) -> bytes:
         call = await engine.open(message, keyless=keyless, sent=self._sent)

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from smg.engine import CAUSE_S, RELEASE_S, HttpCall, HttpEngine, HttpRequest
-from smg.errors import EngineBusy, EngineRejected, InvalidValue, RequestError, SmgError, Unimplemented
+from smg.errors import EngineError, InvalidValue, RequestError, SmgError, Unimplemented
 from smg.obs.metrics import Meter
-from smg.pipeline.attempts import Attempt
+from smg.pipeline.attempts import Attempt, Tries
 from smg.pipeline.relay_leg import Leg
 from smg.pipeline.relay_request import RelayRequest, changed, message_for
 from smg.pipeline.route import Router
@@ -125,7 +125,7 @@ class RelayPair:
     async def _one_after_the_other(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
         leg = self._leg
         if leg is None or self.claimed or not leg.computed:
-            leg = self._routed(attempt)
+            leg = await self._routed(attempt)
             attempt.blamed = leg.record.slot  # also for what ends the wait
             await self._start(leg, ONE_TOKEN | REMOTE_DECODE, too=ONE_TOKEN_TOO)
             await leg.ended()
@@ -139,7 +139,7 @@ class RelayPair:
         return await self._asked(engine, await changed(self._request, message, {"kv_transfer_params": leg.params}))
 
     async def _both_at_once(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
-        leg = self._routed(attempt)
+        leg = await self._routed(attempt)
         place = rendezvous(leg.record, rooms=self._request.batch)
         rank = leg.record.rank
         asked = await changed(self._request, message, place if rank is None else place | {"disagg_prefill_dp_rank": b"%d" % rank})
@@ -158,24 +158,21 @@ class RelayPair:
         leg.on_error(call.stop)
         return call
 
-    def _routed(self, attempt: Attempt) -> Leg:
-        """Chooses a prefill engine and counts the request there. Raises NoEngine."""
-        if self._leg is not None:
-            self._pairs.afterwards(self._leg.leave())
-        request = self._request
+    async def _routed(self, attempt: Attempt) -> Leg:
+        """Chooses a prefill engine and counts the request there. Raises NoEngine, and as `Tries.choose`."""
+        request, tries, before = self._request, attempt.tries, self._leg
         self.claimed, self._leg = False, None
-        record, lease = self._pairs.router.route(
-            request.model,
-            prompt_ids=[],
-            text=request.text,
-            routing=request.routing,
-            avoid=attempt.tries.failed,
-            role="prefill",
-            runtime=attempt.record.runtime,
+        if before is not None:
+            self._pairs.afterwards(before.leave())
+            attempt.blamed = before.record.slot  # for what ends the wait until that engine is asked again
+        routing, runtime = request.routing, attempt.record.runtime
+        route = partial(
+            self._pairs.router.route, request.model, prompt_ids=[], text=request.text, routing=routing, role="prefill", runtime=runtime
         )
-        failed = attempt.tries.failed | {record.slot}
-        another = partial(self._pairs.view.has_other, request.model, role="prefill", failed=failed)
-        self._leg = Leg(record, lease, deadline_s=request.deadline_s, another=another, done=self._done)
+        record, lease = await tries.choose(route)
+        attempt.blamed = None
+        another = partial(self._pairs.view.has_other, request.model, role="prefill", failed=tries.failed | {record.slot})
+        self._leg = Leg(record, lease, another=another, done=partial(self._done, tries, record.slot in tries.failed))
         return self._leg
 
     async def _start(self, leg: Leg, values: Mapping[str, bytes], too: Mapping[str, bytes] = EMPTY) -> None:
@@ -199,11 +196,13 @@ class RelayPair:
 
     def _blame(self, leg: Leg, attempt: Attempt) -> None:
         attempt.blamed = leg.record.slot
-        if not isinstance(leg.error, EngineRejected | EngineBusy):
-            self._pairs.view.suspect(leg.record.slot)
+        if isinstance(leg.error, EngineError):
+            leg.error.engine = leg.record.url
 
-    def _done(self, leg: Leg, took_s: float | None) -> None:
+    def _done(self, tries: Tries, again: bool, leg: Leg, took_s: float | None) -> None:
         self._pairs.waiting.discard(leg)
+        tries.judge(leg.record, leg.lease, None if leg.computed else leg.error or asyncio.CancelledError(), again=again)
+        leg.lease.release()
         if took_s is not None:
             labels = ("http", leg.record.model, leg.record.runtime)
             self._pairs.meter.histogram("smg_pd_prefill_duration_seconds", labels).observe(took_s)

@@ -12,7 +12,7 @@ import pytest
 from smg.config import Config
 from smg.config.tree import Engines
 from smg.engine import EngineDelta, EngineRequest
-from smg.errors import EngineError, NoEngine, RequestError
+from smg.errors import EngineError, EngineUnavailable, NoEngine, RequestError
 from smg.pipeline import attempts, pairs
 from smg.types.job import Logprobs
 from smg.worker import EngineState
@@ -150,10 +150,48 @@ def test_a_prefill_engine_that_refuses_ends_the_request(runtime: str, plane: str
         options = {"prefill": {"fault": "error:INVALID_ARGUMENT"}}
         async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **options) as two:
             began = asyncio.get_running_loop().time()
-            with pytest.raises(EngineError):
+            with pytest.raises(EngineError) as caught:
                 await collect(two, chat())
             assert asyncio.get_running_loop().time() - began < 5  # a decode engine alone waits for minutes
+            assert caught.value.engine == two.sims[0].url, "who said so, for the log"
             await idle(two)
+            assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(1, 0), (0, 0)], "the decode engine has not served it"
+
+    asyncio.run(main())
+
+
+@EVERY
+def test_a_prefill_engine_without_another_is_asked_again_after_pauses(runtime: str, plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one request that it does not survive is one failure of it."""
+    pauses: list[int] = []
+    monkeypatch.setattr(attempts.Attempts, "pause_s", lambda self, number: pauses.append(number) or 0.001)
+
+    async def main() -> None:
+        options = {"prefill": {"fault": "error:UNAVAILABLE"}}
+        async with fleet(f"{runtime} prefill", f"{runtime} decode", config=plane_of(plane), **options) as two:
+            with pytest.raises(EngineUnavailable):
+                await collect(two, chat())
+            assert (two.sims[0].counters.started, pauses) == (5, [1, 2, 3, 4])
+            assert [Condition.of(two.view.shm.breaker(slot)).count for slot in (0, 1)] == [1, 0]
+            assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 5), (0, 0)]
+            assert [two.view.shm.take_suspect(slot) for slot in (0, 1)] == [True, False]
+            await idle(two)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_deadline_in_the_pause_for_a_prefill_engine_is_not_the_decode_engines_fault(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts.Attempts, "pause_s", lambda self, number: 3600.0)
+
+    async def main() -> None:
+        options = {"prefill": {"fault": "error:UNAVAILABLE"}}
+        async with fleet("vllm prefill", "vllm decode", config=plane_of(plane), **options) as two:
+            with pytest.raises(EngineUnavailable):
+                await collect(two, chat())
+            assert two.sims[0].counters.started == 1
+            await idle(two)
+            assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 1), (0, 0)]
 
     asyncio.run(main())
 

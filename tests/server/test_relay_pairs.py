@@ -188,6 +188,7 @@ def test_what_the_prefill_engine_says_of_the_request_is_passed_on(runtime: str) 
             reply = await asking(gateway)
             assert (reply.status_code, reply.content) == (400, said)
             await idle(gateway)
+            assert [gateway.shm.counts(slot)[:2] for slot in (0, 1)] == [(1, 0), (0, 0)], "the decode engine has not served it"
 
     run(scene())
 
@@ -221,9 +222,41 @@ def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -
             reply = await asking(gateway)
             assert reply.status_code == 200, reply.text
             assert [len(server.asked) > 0 for server in gateway.servers] == [True] * 3
-            failures = gateway.counted("smg_worker_cb_outcomes_total")
-            assert not any("failure" in name and gateway.servers[2].url in name for name in failures)
+            full = status.startswith("429")
+            assert [gateway.shm.counts(slot)[:2] for slot in range(3)] == [(0, not full), (1, 0), (1, 0)], "successes and failures"
+            assert bool(gateway.counted("smg_worker_errors_total")) is not full
             await idle(gateway)
+
+    run(scene())
+
+
+@RUNTIMES
+def test_a_prefill_engine_without_another_is_asked_again_after_pauses(runtime: str) -> None:
+    """And one request that it does not survive is one failure of it."""
+
+    async def scene() -> None:
+        scripts = (saying(close=True), hang)
+        async with relaying(*scripts, runtime=runtime, records=PAIR) as gateway:
+            assert (await asking(gateway)).status_code == 503
+            assert len(gateway.servers[0].asked) == 5
+            assert len(gateway.counted("smg_worker_retry_backoff_seconds")) == 4
+            await idle(gateway)
+            assert [Condition.of(gateway.shm.breaker(slot)).count for slot in (0, 1)] == [1, 0]
+            assert [gateway.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 5), (0, 0)]
+            assert gateway.shm.take_suspect(0)
+            assert not gateway.shm.take_suspect(1)
+
+    run(scene())
+
+
+def test_a_deadline_in_the_pause_for_a_prefill_engine_is_not_the_decode_engines_fault() -> None:
+    async def scene() -> None:
+        made = config(server={"request_timeout_s": 0.5}, resilience={"retry_initial_backoff_ms": 60_000, "retry_max_backoff_ms": 60_000})
+        async with relaying(saying(close=True), hang, records=PAIR, made=made) as gateway:
+            assert (await asking(gateway)).status_code == 503
+            assert len(gateway.servers[0].asked) == 1
+            await idle(gateway)
+            assert [gateway.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 1), (0, 0)]
 
     run(scene())
 
