@@ -6,8 +6,10 @@ tests against real engines run engines and gateway through it.
 
 import contextlib
 import ctypes
+import errno
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import socket
@@ -24,6 +26,7 @@ __all__ = ["Child", "ChildFailed", "free_port", "gateway_command", "python_modul
 
 PR_SET_PDEATHSIG = 1
 LOG_TAIL = 4000
+PORTS = range(20_000, 32_768)  # below Linux's own range (net.ipv4.ip_local_port_range)
 # Ties a program to the life of its parent. Without it that is done between fork and exec, where a gRPC that is at work in the parent
 # brings the child down every now and then.
 SETPRIV = shutil.which("setpriv")
@@ -34,10 +37,20 @@ class ChildFailed(Exception):
 
 
 def free_port() -> int:
-    """Gives a loopback port that nobody listened on a moment ago."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """Gives a loopback port that nobody listened on a moment ago.
+
+    The kernel gives none of these to a client's connection or to who asks for any port: until it is bound, only chance can take it.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as taken:
+            try:
+                taken.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def _end_with_parent() -> None:

@@ -1,7 +1,6 @@
 """What the engine tests share: a driver before a simulated engine, running a request to its end, waiting with a deadline."""
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -10,7 +9,7 @@ from typing import Any
 from smg.engine import Engine, EngineDelta, EngineOptions, EngineRequest, ResolvedSampling, open_engine
 from smg.sim.server import Sim, start_sim
 
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 DATA_PLANE = "aio"  # conftest.py sets both in turn
 TEXT = "The quick brown fox jumps over the lazy dog. Zażółć gęślą jaźń."
 
@@ -51,13 +50,6 @@ async def until(condition: Callable[[], bool], *, within_s: float = DEADLINE_S) 
         assert time.monotonic() - start < within_s, "the condition did not come true in time"
         await asyncio.sleep(0.001)
     return time.monotonic() - start
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def play(runtime: str, scene: Callable[[Engine, Sim], Awaitable[None]], *, options: dict[str, Any] | None = None, **sim: Any) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from smg._ext import Call, Connection, Headers, Inbox
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 1

@@ -61,7 +61,7 @@ async def outcome(plane: str, answer: list[bytes]) -> str:
         engine = open_engine(url, runtime="vllm", options=options)
         await engine.start()
         try:
-            return str(ids_of(await collect(engine, request(), timeout_s=5)))
+            return str(ids_of(await collect(engine, request(), timeout_s=20)))
         except EngineError as error:
             return type(error).__name__
         finally:

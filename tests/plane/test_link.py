@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from smg._ext import Call, Inbox
 from smg.engine import EngineOptions, native
 from smg.engine.native import Messages, NativeLink
 from smg.errors import ConfigError, EngineError, EngineTimeout, EngineUnavailable
-from tests.engine.drive import free_port
+from smg.sim.processes import free_port
 from tests.engine.fake import HOLD, serve
 from tests.plane.conftest import Run
 from tests.plane.peer import MAX_CONCURRENT_STREAMS, Peer, data, goaway, head, message, server, settings, trailer, until
@@ -156,7 +155,7 @@ def test_an_engine_that_leaves_at_once(run: Run) -> None:
     run(scene())
 
 
-def test_backoff_and_return(run: Run) -> None:
+def test_backoff_and_return(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         port = free_port()
         with linked(f"grpc://127.0.0.1:{port}") as link:
@@ -164,6 +163,7 @@ def test_backoff_and_return(run: Run) -> None:
                 with pytest.raises(EngineUnavailable):
                     await Asked().ask(link)
                 await until(link._may_connect)
+            monkeypatch.setattr(native, "BACKOFF_S", (1.0, 1.0))  # long enough for the next call on any machine
             with pytest.raises(EngineUnavailable) as caught:
                 await Asked().ask(link)
             assert "connect:" in str(caught.value.detail)
@@ -199,7 +199,7 @@ def test_close_while_connecting(run: Run) -> None:
 def test_everybody_leaves_while_connecting_fails(run: Run) -> None:
     async def scene() -> None:
         async with server(mute) as url:
-            with linked(url, connect_timeout_s=0.05) as link:
+            with linked(url, connect_timeout_s=0.3) as link:
                 task = asyncio.ensure_future(Asked().ask(link))
                 await until(lambda: link._connecting)
                 task.cancel()
@@ -211,11 +211,8 @@ def test_everybody_leaves_while_connecting_fails(run: Run) -> None:
 def test_the_deadline_counts_while_connecting(run: Run) -> None:
     async def scene() -> None:
         async with server(mute) as url:
-            with linked(url) as link:
-                start = time.monotonic()
-                with pytest.raises(EngineTimeout):
-                    await Asked().ask(link, timeout_s=0.05)
-                assert time.monotonic() - start < 2
+            with linked(url, connect_timeout_s=300) as link, pytest.raises(EngineTimeout):
+                await Asked().ask(link, timeout_s=0.05)
 
     run(scene())
 
@@ -233,8 +230,8 @@ def test_a_slow_reader_holds_the_engine_back(run: Run) -> None:
     async def scene() -> None:
         async with greeted() as (link, peers):
             messages = Messages()
-            call = await link.call(PATH, b"", messages.sink, timeout_s=10)
-            messages.watch(call, timeout_s=10)
+            call = await link.call(PATH, b"", messages.sink, timeout_s=30)
+            messages.watch(call, timeout_s=30)
             await until(lambda: peers[0].streams)
             peers[0].send(head(1), *[data(1, message(b"%d" % i)) for i in range(3 * native.HELD_MESSAGES)])
             await until(lambda: messages._paused)
@@ -256,7 +253,7 @@ def test_an_early_end_keeps_its_reason() -> None:
     async def scene() -> None:
         async with greeted() as (link, peers):
             messages = Messages()
-            call = await link.call(PATH, b"", messages.sink, timeout_s=0.05)
+            call = await link.call(PATH, b"", messages.sink, timeout_s=30)
             await until(lambda: peers[0].streams)
             peers[0].send(head(1), trailer(1, 14, "gone"))
             await until(lambda: messages.ended)
@@ -279,7 +276,7 @@ def test_a_socket_in_the_file_system(run: Run, tmp_path: Path) -> None:
 
 async def answer(link: NativeLink, request: bytes = b"") -> list[bytes]:
     messages = Messages()
-    messages.watch(await link.call(PATH, request, messages.sink, timeout_s=10), timeout_s=10)
+    messages.watch(await link.call(PATH, request, messages.sink, timeout_s=30), timeout_s=30)
     got = []
     while (one := await messages.read()) is not None:
         got.append(one)

@@ -13,7 +13,7 @@ from smg.sim.processes import Child, python_module
 __all__ = ["Gateway", "alive", "gateway", "wait_until"]
 
 
-def wait_until(condition: Callable[[], bool], *, within_s: float = 10.0, what: str) -> float:
+def wait_until(condition: Callable[[], bool], *, within_s: float = 30.0, what: str) -> float:
     """Polls until the condition holds; gives the seconds that took."""
     start = time.monotonic()
     while not condition():
@@ -33,8 +33,9 @@ def alive(pid: int) -> bool:
 class Gateway:
     """One running gateway."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, *, streams_end: pathlib.Path | None = None) -> None:
         self.child = child
+        self._streams_end = streams_end
         self.pid = child.process.pid
         self.port = 0
 
@@ -45,10 +46,10 @@ class Gateway:
             self.child.check()
             return bool(re.search(r"listening on http://127\.0\.0\.1:\d+", self.child.output()))
 
-        wait_until(said, within_s=20, what=f"listening: {self.child.output()}")
+        wait_until(said, what=f"listening: {self.child.output()}")
         self.port = int(re.search(r"listening on http://127\.0\.0\.1:(\d+)", self.child.output())[1])  # type: ignore[index]
 
-    def get(self, path: str, *, timeout_s: float = 5.0) -> tuple[int, str]:
+    def get(self, path: str, *, timeout_s: float = 30.0) -> tuple[int, str]:
         """One request on a connection of its own."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)) as connection:
             connection.request("GET", path)
@@ -76,7 +77,12 @@ class Gateway:
         """Sends a signal to the supervisor."""
         os.kill(self.pid, number)
 
-    def wait_exit(self, *, within_s: float) -> int:
+    def end_streams(self) -> None:
+        """Has the streams of the trivial application come to their end."""
+        assert self._streams_end
+        self._streams_end.touch()
+
+    def wait_exit(self, *, within_s: float = 30.0) -> int:
         """Gives the exit status."""
         return int(self.child.process.wait(timeout=within_s))
 
@@ -89,8 +95,9 @@ def gateway(
     place: Sequence[str] = ("--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0")
     more: Sequence[str] = ("--workers", str(workers), "--state-dir", str(folder / "state"), "--worker-urls", "grpc://127.0.0.1:1")
     command = python_module("tests.server.trivial", *place, *more, *flags)
-    with Child("gateway", command=command, environment=dict(environment or {})) as child:
-        made = Gateway(child)
+    streams_end = folder / "streams-end"
+    with Child("gateway", command=command, environment={"TEST_STREAMS_END": str(streams_end), **(environment or {})}) as child:
+        made = Gateway(child, streams_end=streams_end)
         if listening:
             made.wait_listening()
         yield made

@@ -16,7 +16,9 @@ from smg.config.load import load
 from smg.errors import ConfigError
 from smg.server import supervisor
 from tests.server.harness import Gateway, alive, gateway, wait_until
+from tests.stopwatch import Stopwatch
 
+LINES = 1200  # a minute's: such a stream does not end by itself before the test has it end
 TOML = '[server]\nrequest_id_headers = ["{}"]\n'
 
 
@@ -26,7 +28,7 @@ class Stream:
     def __init__(self, to: Gateway, *, lines: int) -> None:
         self.lines: list[str] = []
         self.broken = False
-        self._connection = http.client.HTTPConnection("127.0.0.1", to.port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", to.port, timeout=30)
         self._connection.request("GET", f"/stream?{lines}")
         self._reply = self._connection.getresponse()
         self.lines.append(self._reply.readline().decode().strip())
@@ -47,7 +49,7 @@ class Stream:
         return not self.broken and self.lines[-1] == "end"
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(30)
         assert not self._thread.is_alive()
 
 
@@ -57,49 +59,61 @@ def two_workers(tmp_path: pathlib.Path) -> Iterator[Gateway]:
         yield made
 
 
-def streams_on_both(to: Gateway, *, lines: int) -> list[Stream]:
-    streams = [Stream(to, lines=lines)]
+def streams_on_both(to: Gateway) -> list[Stream]:
+    streams = [Stream(to, lines=LINES)]
     while len({stream.pid for stream in streams}) < 2:
         assert len(streams) < 200, "one worker took every connection"
-        streams.append(Stream(to, lines=lines))
+        streams.append(Stream(to, lines=LINES))
     return streams
 
 
 def test_a_killed_worker_loses_only_its_own_requests(two_workers: Gateway) -> None:
-    streams = streams_on_both(two_workers, lines=40)
+    streams = streams_on_both(two_workers)
     victim = streams[0].pid
     wait_until(lambda: two_workers.get("/inflight")[1] == str(len(streams)), what="every stream is counted")
-    killed = time.monotonic()
+    watch = Stopwatch(two_workers.pid)
     os.kill(victim, signal.SIGKILL)
     survivors = [stream for stream in streams if stream.pid != victim]
-    wait_until(lambda: two_workers.get("/inflight")[1] == str(len(survivors)), within_s=2, what="the dead worker's row is cleared")
+    wait_until(lambda: two_workers.get("/inflight")[1] == str(len(survivors)), what="the dead worker's row is cleared")
     fresh = wait_until(lambda: len(set(two_workers.named("worker")) - {victim}) == 2, what="two workers again")
     wait_until(lambda: two_workers.get("/pid")[1].split()[0] not in {str(stream.pid) for stream in streams}, what="the new one serves")
-    assert time.monotonic() - killed < 2, f"back after {fresh:.2f} s"
+    assert watch.seconds() < 2, f"back after {fresh:.2f} s"
+    two_workers.end_streams()
     for stream in streams:
         stream.join()
     assert all(stream.whole for stream in survivors)
     assert all(not stream.whole for stream in streams if stream.pid == victim)
-    assert two_workers.get("/inflight")[1] == "0"
+    wait_until(lambda: two_workers.get("/inflight")[1] == "0", what="nothing is counted")
 
 
 def test_a_killed_control_process_comes_back_while_workers_serve(two_workers: Gateway) -> None:
     (control,) = two_workers.named("control")
-    stream = Stream(two_workers, lines=30)
-    killed = time.monotonic()
+    stream = Stream(two_workers, lines=LINES)
+    watch = Stopwatch(two_workers.pid)
     os.kill(control, signal.SIGKILL)
     while not (fresh := set(two_workers.named("control")) - {control}):
         assert two_workers.get("/readiness")[0] == 200
-        assert time.monotonic() - killed < 1, "the control process is not back after 1 s"
+        assert watch.seconds() < 1, "the control process is not back after 1 s"
     assert len(fresh) == 1
+    two_workers.end_streams()
     stream.join()
     assert stream.whole
 
 
 def test_term_lets_streams_end(two_workers: Gateway) -> None:
-    streams = streams_on_both(two_workers, lines=30)
+    streams = streams_on_both(two_workers)
+    probe = http.client.HTTPConnection("127.0.0.1", two_workers.port, timeout=30)
+
+    def ready() -> bool:
+        probe.request("GET", "/readiness")
+        reply = probe.getresponse()
+        reply.read()
+        return reply.status == 200
+
+    assert ready()  # on a connection that is there already: new ones are taken for a quarter of a second only
     two_workers.signal(signal.SIGTERM)
-    wait_until(lambda: two_workers.get("/readiness")[0] == 503, within_s=0.2, what="readiness says no at once")
+    wait_until(lambda: not ready(), what="readiness says no while streams run")
+    probe.close()
 
     def refused() -> bool:
         with contextlib.suppress(ConnectionError):
@@ -107,8 +121,10 @@ def test_term_lets_streams_end(two_workers: Gateway) -> None:
             return False
         return True
 
-    wait_until(refused, within_s=1, what="no new connections")
-    assert two_workers.wait_exit(within_s=10) == 0
+    wait_until(refused, what="no new connections while streams run")
+    assert two_workers.child.process.poll() is None
+    two_workers.end_streams()
+    assert two_workers.wait_exit() == 0
     for stream in streams:
         stream.join()
     assert all(stream.whole for stream in streams), [(stream.broken, stream.lines[-1]) for stream in streams]
@@ -116,29 +132,27 @@ def test_term_lets_streams_end(two_workers: Gateway) -> None:
 
 def test_term_cuts_what_outlasts_the_grace_period(tmp_path: pathlib.Path) -> None:
     with gateway(tmp_path, "--shutdown-grace-period-secs", "1", workers=1) as made:
-        stream = Stream(made, lines=1000)
-        start = time.monotonic()
+        stream = Stream(made, lines=LINES)
+        start, before = time.monotonic(), len(stream.lines)
         made.signal(signal.SIGTERM)
-        assert made.wait_exit(within_s=10) == 0
-        assert 0.9 < time.monotonic() - start < 3
+        assert made.wait_exit() == 0
+        assert time.monotonic() - start > 0.9
         stream.join()
         assert not stream.whole
-        assert len(stream.lines) > 10
+        assert len(stream.lines) > before + 1
 
 
 def test_an_idle_gateway_stops_fast(two_workers: Gateway) -> None:
-    start = time.monotonic()
     two_workers.signal(signal.SIGINT)
-    assert two_workers.wait_exit(within_s=5) == 0
-    assert time.monotonic() - start < 2
+    assert two_workers.wait_exit(within_s=10) == 0  # the grace period is 180 s
 
 
 def test_a_second_signal_stops_now(two_workers: Gateway) -> None:
-    stream = Stream(two_workers, lines=1000)
+    stream = Stream(two_workers, lines=LINES)
     two_workers.signal(signal.SIGTERM)
     wait_until(lambda: "draining" in two_workers.child.output(), what="it drains")
     two_workers.signal(signal.SIGTERM)
-    assert two_workers.wait_exit(within_s=2) == 0
+    assert two_workers.wait_exit() == 0
     stream.join()
     assert not stream.whole
 
@@ -147,7 +161,7 @@ def test_no_orphans_when_the_supervisor_is_killed(two_workers: Gateway) -> None:
     children = list(two_workers.children())
     assert len(children) == 3
     two_workers.signal(signal.SIGKILL)
-    wait_until(lambda: not any(alive(pid) for pid in children), within_s=2, what="every child is gone")
+    wait_until(lambda: not any(alive(pid) for pid in children), what="every child is gone")
 
 
 class Load:
@@ -163,7 +177,7 @@ class Load:
             thread.start()
 
     def _ask(self, keep: bool) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._to.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._to.port, timeout=30)
         while not self._stop.is_set():
             try:
                 connection.request("GET", "/pid", headers={} if keep else {"connection": "close"})
@@ -178,7 +192,7 @@ class Load:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(30)
 
 
 def test_hup_takes_the_new_config_and_refuses_nobody(tmp_path: pathlib.Path) -> None:
@@ -195,6 +209,8 @@ def test_hup_takes_the_new_config_and_refuses_nobody(tmp_path: pathlib.Path) -> 
         wait_until(lambda: len(load_on.answers) > settled + 50, what="new answers")
         stream.join()
         wait_until(lambda: not before & set(made.children()), what="old processes are gone")
+        settled = len(load_on.answers)
+        wait_until(lambda: len(load_on.answers) > settled + 30, what="answers of the new ones alone")
         load_on.stop()
         assert load_on.failures == []
         assert stream.whole
@@ -232,14 +248,14 @@ def test_a_config_that_workers_die_of_is_abandoned(tmp_path: pathlib.Path) -> No
 
 def test_a_gateway_that_cannot_start_says_so(tmp_path: pathlib.Path) -> None:
     with gateway(tmp_path, "--request-id-headers", "die-at-boot", listening=False) as made:
-        assert made.wait_exit(within_s=20) == 1
+        assert made.wait_exit() == 1
         assert "giving up" in made.child.output()
         assert "exit code 3" in made.child.output()
 
 
 def test_a_mistake_that_only_workers_find_is_told_without_a_traceback(tmp_path: pathlib.Path) -> None:
     with gateway(tmp_path, "--request-id-headers", "mistake", listening=False) as made:
-        assert made.wait_exit(within_s=20) == 1
+        assert made.wait_exit() == 1
         assert "server.api_key_file: holds no key" in made.child.output()
         assert "Traceback" not in made.child.output()
 
@@ -248,7 +264,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: pathlib.Path) -> None:
     with gateway(tmp_path, workers=1, environment={"TEST_HUNG_AFTER_MS": "2500"}) as made:
         (worker,) = made.named("worker")
         os.kill(worker, signal.SIGSTOP)
-        wait_until(lambda: made.named("worker") not in ([], [worker]), within_s=8, what="another worker")
+        wait_until(lambda: made.named("worker") not in ([], [worker]), what="another worker")
         assert not alive(worker)
         assert made.get("/pid")[0] == 200
         assert "does not respond" in made.child.output()
@@ -257,18 +273,19 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("plain", ["", "1"])
 def test_both_bodies_of_the_shared_memory_serve(tmp_path: pathlib.Path, plain: str) -> None:
     with gateway(tmp_path, environment={"SMG_NO_EXT": plain}) as made:
-        streams = streams_on_both(made, lines=10)
+        streams = streams_on_both(made)
         wait_until(lambda: made.get("/inflight")[1] == str(len(streams)), what="every stream is counted")
+        made.end_streams()
         for stream in streams:
             stream.join()
-        assert made.get("/inflight")[1] == "0"
+        wait_until(lambda: made.get("/inflight")[1] == "0", what="nothing is counted")
 
 
 def test_systemd_is_told(tmp_path: pathlib.Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(address))
-        systemd.settimeout(10)
+        systemd.settimeout(30)
         environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "600000"}
         with gateway(tmp_path, environment=environment) as made:
 
@@ -286,7 +303,7 @@ def test_systemd_is_told(tmp_path: pathlib.Path) -> None:
             told("READY=1")
             made.signal(signal.SIGTERM)
             told("STOPPING=1")
-            assert made.wait_exit(within_s=10) == 0
+            assert made.wait_exit() == 0
 
 
 def test_a_taken_port_is_a_mistake_in_the_config(tmp_path: pathlib.Path) -> None:

@@ -1,10 +1,12 @@
 """A gateway with the real supervisor and a trivial application: run as a program by the process tests.
 
-`/pid` says who answers; `/stream?N` sends N lines, 50 ms apart, and then `end`; each counts at engine slot 0 while it runs.
+`/pid` says who answers; `/stream?N` sends N lines, 50 ms apart, and then `end`, fewer when the file $TEST_STREAMS_END has come to be; each
+counts at engine slot 0 while it runs.
 """
 
 import asyncio
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -13,6 +15,10 @@ from smg.errors import ConfigError
 from smg.server import supervisor
 from smg.server.boot import Boot
 from smg.worker import WorkerView
+
+
+def told_to_end() -> bool:
+    return pathlib.Path(os.environ.get("TEST_STREAMS_END", "/nowhere")).exists()
 
 
 class Trivial:
@@ -54,6 +60,8 @@ class Trivial:
         elif scope.path == "/stream":
             transport = protocol.response_stream(200, headers)
             for line in range(int(scope.query_string)):
+                if told_to_end():
+                    break
                 await transport.send_str(f"{os.getpid()} {line}\n")
                 await asyncio.sleep(0.05)
             await transport.send_str("end\n")
