@@ -8,7 +8,7 @@ the prefill engine's. Whatever ends one leg ends the other. Made by `smg.pipelin
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from msgspec.structs import replace
 
@@ -29,8 +29,8 @@ class Prefill:
     """The prefill engine's part of one request. `done` is called once the engine has no more work with it; True = the prompt is computed.
 
     `claimed`: a decode engine may have been asked, which fetches the cache, or gives it up: no other one may. `given_up`: no further
-    attempt follows. `error`: what ended the leg. `rank`: which of the engine's data-parallel ranks to ask. `send_abort` tells an engine to
-    drop a request, without being waited for.
+    attempt follows. `error`: what ended the leg, unless it was left before. `rank`: which of the engine's data-parallel ranks to ask.
+    `send_abort` tells an engine to drop a request, without being waited for.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Prefill:
         self._leg: asyncio.Task[None] | None = None
         self._wait: asyncio.Timeout | None = None
         self._lost: EngineError | None = None
-        self._failure: EngineError | None = None
 
     async def first(self, request: EngineRequest, *, timeout_s: float) -> KvTransfer:
         """Computes the prompt, unless an attempt before has; gives what to tell the decode engine."""
@@ -75,7 +74,7 @@ class Prefill:
                 raise
             self._leg.result()
         if self._handover is None:
-            raise self._failure or EngineError("the prefill engine said nothing")
+            raise self.error or EngineError("the prefill engine was left before it said anything")
         return self._handover
 
     def beside(self, request: EngineRequest, *, timeout_s: float, failed: Failed) -> KvTransfer:
@@ -163,12 +162,8 @@ class Prefill:
             done(computed)
 
     async def _before(self, request: EngineRequest, words: Handover, *, timeout_s: float) -> None:
-        try:
-            told = await self._run(request, timeout_s=timeout_s)
-        except EngineError as error:
-            self._failure = error
-        else:
-            self._handover = words.decode(told)
+        with suppress(EngineError):  # `first` raises it
+            self._handover = words.decode(await self._run(request, timeout_s=timeout_s))
 
     async def _alongside(self, request: EngineRequest, *, timeout_s: float, failed: Failed) -> None:
         try:

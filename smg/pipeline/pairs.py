@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from smg.engine import Engine, PairedEngine, Prefill
-from smg.errors import EngineError, EngineUnavailable, RequestError, SmgError
+from smg.errors import EngineError, EngineUnavailable, SmgError
 from smg.obs.metrics import Meter
 from smg.pipeline.attempts import Attempt
 from smg.pipeline.generation import Aborts
@@ -64,8 +64,6 @@ class Pairs:
         Raises NoEngine when there is no prefill engine of the decode engine's runtime, and what opening its driver raises.
         """
         record = attempt.record
-        if decode.features.disaggregation == "none":
-            raise RequestError(f"{record.runtime} engines cannot compute prefill and decode apart")
         if before is not None:
             if before.prefill.unclaimed is not None:
                 return Pair(before.prefill, decode, slot=before.slot)
