@@ -269,6 +269,64 @@ def test_who_starves_goes_first():
     run(scenario)
 
 
+class Counted:
+    """Lets every request begin, and counts them."""
+
+    count = 0
+
+    def take(self):
+        self.count += 1
+        return 0.0
+
+    def give(self):
+        self.count -= 1
+
+
+class LosesOnce:
+    """Seats of which the first that is claimed is another process's."""
+
+    def __init__(self, seats):
+        self.seats = seats
+        self.lost = False
+
+    def __getattr__(self, name):
+        return getattr(self.seats, name)
+
+    def claim(self, number, rules):
+        if self.lost:
+            return self.seats.claim(number, rules)
+        self.lost = True
+        return -1
+
+
+def test_who_loses_a_seat_to_another_process_has_not_begun():
+    async def scenario():
+        node = Node(limit=1)
+        starts = Counted()
+        for worker in node.workers:
+            worker._starts = starts
+        first, second = Request(node.workers[0]), Request(node.workers[1])
+        await until(lambda: first.permit and node.counts() == (1, 1))
+        seats = node.workers[1]._seats = LosesOnce(node.seats)
+        first.gone.set()
+        await until(lambda: seats.lost)
+        node.workers[1].look()
+        await until(lambda: second.permit)
+        assert starts.count == 2
+        second.gone.set()
+        await until(lambda: node.counts() == (0, 0))
+
+    run(scenario)
+
+
+def test_a_start_that_is_given_back_is_anothers(monkeypatch):
+    monkeypatch.setattr("smg.middleware.starts.time.monotonic_ns", lambda: 1_000_000_000_000)
+    rate = StartRate(Buckets(Shm(shared_memory(rows=3))), per_second=1, burst=2)
+    assert [rate.take() for _ in range(3)] == [0, 0, 1]
+    rate.give()
+    assert [rate.take() for _ in range(2)] == [0, 1]
+
+
 def test_requests_begin_at_a_rate():
     """A burst of two, then one in a while, though seats are free."""
 

@@ -130,6 +130,21 @@ def test_buckets_follow_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) ->
     assert sum(seen[3000][index] for index in (2, 3)) > 0.85 * sum(seen[3000].values())
 
 
+def test_what_came_before_counts_half_in_the_buckets(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("smg.policy.bucket.time.monotonic", lambda: clock[0])
+    policy, candidates = make("bucket", bucket_adjust_interval_s=10.0), engines(0, 0, 0)
+
+    def slots(size: int, times: int) -> set[int]:
+        return {policy.select(candidates, request=ask([1] * size)) for _ in range(times)}
+
+    for size, times in ((64, 640), (4096, 10)):  # as many tokens
+        slots(size, times - 1)
+        clock[0] += 10.0
+        slots(size, 1)
+    assert (slots(64, 100), slots(4096, 100)) == ({0}, {1, 2}), "a third of the load, and two"
+
+
 def test_buckets_of_one_length_are_even(make: Make) -> None:
     policy = make("bucket", bucket_adjust_interval_s=0.001)
     counts = collections.Counter(policy.select(engines(0, 0, 0, 0), request=ask([1] * 500)) for _ in range(4000))

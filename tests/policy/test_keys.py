@@ -218,3 +218,12 @@ def test_prefix_hash_passes_over_an_engine_with_too_much(make: Make, fleet: Flee
     assert policy.select(loads, request=request) == expected
     even = [Candidate(c.slot, c.url, 10, 0) for c in fleet(4)]
     assert policy.select(even, request=request) == owner
+
+
+@pytest.mark.parametrize(("size", "stays"), [(8_000, False), (10_000, True)])
+def test_prefix_hash_counts_the_request_itself_among_the_work(size: int, stays: bool, make: Make, fleet: Fleet) -> None:
+    """Of two engines one may have 1.25 halves of all work, that of the request included: here 1.67 times what the request brings."""
+    policy, request = make("prefix_hash"), keyed("", ids=[7] * size)
+    owner = policy.select(fleet(2), request=request)
+    loads = [Candidate(one.slot, one.url, 0, 15_000 if index == owner else 0) for index, one in enumerate(fleet(2))]
+    assert (policy.select(loads, request=request) == owner) is stays

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from smg.engine import EngineOptions, HttpEngine, HttpRequest
+from smg.engine import EngineOptions, HttpCall, HttpEngine, HttpRequest
 from smg.engine.http import pool as pool_module
 from smg.errors import EngineBusy, EngineProtocol, EngineUnavailable
 from tests.engine.certificates import make_certificates
@@ -269,6 +269,29 @@ def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
             await engine.close()
 
     server = None
+    run(scene())
+
+
+def test_who_has_left_is_not_asked_for_again() -> None:
+    """An engine that says nothing and closes, because its client closed its side, has not lost the request."""
+    calls: list[HttpCall] = []
+
+    async def script(request: Asked, writer: asyncio.StreamWriter) -> None:
+        if request.body == b"first":
+            writer.write(answer(b"1"))
+        else:
+            calls[0].part()
+            await asyncio.Event().wait()  # until its client is seen to leave
+
+    async def scene() -> None:
+        async with upstream(script) as server:
+            engine = await opened(server.url)
+            await asked(engine, b"first")
+            with pytest.raises(EngineUnavailable):
+                await engine.open(HttpRequest(target="/v1/x", body=b"second"), sent=calls.append)
+            assert (len(server.asked), server.connections) == (2, 1)
+            await engine.close()
+
     run(scene())
 
 
