@@ -99,7 +99,7 @@ def restart_engine(stage: Stage) -> None:
     child = Child("vllm", command=[*sim_command(protocol="vllm", flags=SIM_FLAGS), *ports], environment={TAG: stage.fleet.tag})
     stage.fleet.keep(child)
     child.wait_ready(within_s=30)
-    wait_until(lambda: engine.counters()["started"] > 8, within_s=30, what="the new process is used")
+    wait_until(lambda: engine.counters()["started"] > 8, within_s=60, what="the new process is used")
     stage.go_on()
 
 
@@ -115,7 +115,7 @@ def kill_worker(stage: Stage) -> None:
         held.update(stage.gateway.held())
         return max(held.values()) >= 8
 
-    wait_until(some_are_open, within_s=30, what="a data worker holds streams")
+    wait_until(some_are_open, within_s=60, what="a data worker holds streams")
     os.kill(max(held, key=lambda pid: held[pid]), signal.SIGKILL)
     stage.go_on()
 
@@ -127,7 +127,7 @@ def churn(stage: Stage) -> None:
             reply = http.post("/workers", json={"url": f"grpc://127.0.0.1:{1 + number}"})
             assert reply.status_code == 202, reply.text
             assert http.delete(reply.headers["location"]).status_code == 202
-        wait_until(lambda: len(http.get("/workers").json()["workers"]) == 3, within_s=30, what="the removed engines are gone")
+        wait_until(lambda: len(http.get("/workers").json()["workers"]) == 3, within_s=60, what="the removed engines are gone")
     stage.go_on()
 
 
@@ -184,11 +184,11 @@ def limits_of(fault: str) -> Iterator[tuple[subprocess.Popen[bytes] | None, tupl
 def play(fault: str, *, clients: int, seconds: float) -> Row:
     """Makes one fault under load. AssertionError when something hangs, is still counted, or a process is left."""
     with fleet() as made, limits_of(fault) as (redis, flags):
-        gateway = made.launch("vllm", "vllm", "vllm", sim_flags=SIM_FLAGS, flags=(*FLAGS, *flags))
+        gateway = made.launch("vllm", "vllm", "vllm", sim_flags=SIM_FLAGS, flags=(*FLAGS, *flags), own_ports=True)
         with load(gateway.base_url, marker=STREAM, clients=clients, within_s=60, other_marker=OTHERS.get(fault, "")) as streams:
             FAULTS[fault](Stage(made, gateway, streams, clients, seconds, redis))
         assert streams.sent == sum(streams.ends.values()), "a request hangs"
-        idle_s = wait_until(gateway.idle, within_s=30, what="nothing is counted")
+        idle_s = wait_until(gateway.idle, within_s=60, what="nothing is counted")
         with gateway.http() as http:
             assert http.get("/readiness").status_code == 200
         ends = streams.ends

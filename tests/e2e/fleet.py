@@ -26,7 +26,7 @@ READY_WITHIN_S = 30.0
 SLOTS = array("q", range(16))
 
 
-def wait_until(condition: Callable[[], bool], *, within_s: float = 5.0, what: str) -> float:
+def wait_until(condition: Callable[[], bool], *, within_s: float = 20.0, what: str) -> float:
     """Polls until the condition holds and gives the seconds that took; fails the test when `within_s` pass first."""
     start = time.monotonic()
     while not condition():
@@ -47,6 +47,11 @@ def running_with_tag(tag: str) -> list[str]:
     return found
 
 
+def ports() -> tuple[str, ...]:
+    """Flags that give a simulated engine ports below those of clients."""
+    return ("--port", str(free_port()), "--status-port", str(free_port()))
+
+
 class SimEngine:
     """A simulated engine: `url` is its engine address, `status_url` where its counters are."""
 
@@ -58,7 +63,7 @@ class SimEngine:
 
     def counters(self) -> dict[str, int]:
         """What the engine has counted, by name."""
-        counts: dict[str, int] = httpx.get(f"{self.status_url}/counters", timeout=5, trust_env=False).raise_for_status().json()
+        counts: dict[str, int] = httpx.get(f"{self.status_url}/counters", timeout=20, trust_env=False).raise_for_status().json()
         return counts
 
     def last_abort_s(self) -> float:
@@ -153,14 +158,15 @@ class Fleet:
         sim_flags: Sequence[str] = (),
         flags: Sequence[str] = ("--workers", "1"),
         environment: dict[str, str] | None = None,
+        own_ports: bool = False,
     ) -> Gateway:
         """One engine for each protocol named, and a gateway in front of them, ready to serve. `openai prefill` and `openai decode` are
-        parts of pairs.
+        parts of pairs. `own_ports`: engines have ports that no client is given while they are down, for those that start again.
         """
         tagged = {**(environment or {}), TAG: self.tag}
         wanted = ("--status-port", "0", *sim_flags)
         kinds = [(name, role or "regular") for name, _, role in (protocol.partition(" ") for protocol in protocols)]
-        commands = [sim_command(protocol=name, flags=(*wanted, "--role", role)) for name, role in kinds]
+        commands = [sim_command(protocol=name, flags=(*wanted, "--role", role, *(ports() if own_ports else ()))) for name, role in kinds]
         children = [Child(name, command=command, environment=tagged) for (name, _), command in zip(kinds, commands, strict=True)]
         for child in children:
             self._stack.enter_context(child)

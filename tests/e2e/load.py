@@ -41,7 +41,7 @@ class Load:
     async def _client(self, number: int) -> None:
         while not self._stop.is_set():
             # A client of its own for each stream: the connection's worker is the kernel's choice anew.
-            async with httpx.AsyncClient(base_url=self._base_url, timeout=30, trust_env=False, verify=False) as http:
+            async with httpx.AsyncClient(base_url=self._base_url, timeout=60, trust_env=False, verify=False) as http:
                 self.sent += 1
                 self.ends[await self._stream(http, number)] += 1
 
@@ -77,7 +77,7 @@ class Load:
 
 
 @contextlib.contextmanager
-def load(base_url: str, *, marker: str, clients: int, within_s: float = 15.0, other_marker: str = "") -> Iterator[Load]:
+def load(base_url: str, *, marker: str, clients: int, within_s: float = 60.0, other_marker: str = "") -> Iterator[Load]:
     """A load in a thread; at the block's end no more streams are started, and those open are read to their end."""
     made = Load(base_url, marker=marker, clients=clients, other_marker=other_marker)
     thread = threading.Thread(target=lambda: asyncio.run(made.run()))

@@ -196,7 +196,7 @@ GARBAGE = [
 @pytest.mark.parametrize("data", GARBAGE)
 def test_bytes_that_are_no_request(gateway: Gateway, data: bytes) -> None:
     host, _, port = gateway.base_url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as wire:
+    with socket.create_connection((host, int(port)), timeout=30) as wire:
         wire.sendall(data)
         wire.shutdown(socket.SHUT_WR)
         try:

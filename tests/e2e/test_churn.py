@@ -34,11 +34,11 @@ def come_and_go(http: httpx.Client, urls: list[str]) -> None:
     """Adds engines, waits for some of the rounds until they are ready, takes them away."""
     for url in urls:
         assert http.post("/workers", json={"url": url}).status_code == 202
-    wait_until(lambda: all(worker["is_healthy"] for worker in http.get("/workers").json()["workers"]), within_s=20, what="all are ready")
+    wait_until(lambda: all(worker["is_healthy"] for worker in http.get("/workers").json()["workers"]), within_s=60, what="all are ready")
     for worker in http.get("/workers").json()["workers"]:
         if worker["source"] == "api":
             assert http.delete(f"/workers/{worker['id']}").status_code == 202
-    wait_until(lambda: http.get("/workers").json()["total"] == 1, within_s=20, what="the others are gone")
+    wait_until(lambda: http.get("/workers").json()["total"] == 1, within_s=60, what="the others are gone")
 
 
 def test_engines_that_come_and_go_under_load(own_fleet: Fleet) -> None:
@@ -66,9 +66,7 @@ def test_engines_that_come_and_go_under_load(own_fleet: Fleet) -> None:
         for done in loads:
             done.result()
         assert set(codes) == {200}
-        wait_until(
-            lambda: all(now <= before[name] + 4 for name, now in descriptors(gateway).items()), within_s=10, what="connections are closed"
-        )
+        wait_until(lambda: all(now <= before[name] + 4 for name, now in descriptors(gateway).items()), what="connections are closed")
         assert spare.counters()["started"] > 0
         wait_until(gateway.idle, what="nothing is left to do")
         os.kill(control(gateway), 0)

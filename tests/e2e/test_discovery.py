@@ -49,9 +49,9 @@ def test_a_file_that_changes(own_fleet: Fleet, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "workers.toml"
     path.write_text(entry(first.url))
     gateway = launch(own_fleet, "--workers-file", str(path))
-    wait_until(lambda: serves(gateway, "sim-model"), within_s=20, what="the first engine serves")
+    wait_until(lambda: serves(gateway, "sim-model"), what="the first engine serves")
     path.write_text(entry(first.url) + entry(second.url))
-    wait_until(lambda: serves(gateway, "other-model"), within_s=20, what="the second engine serves")
+    wait_until(lambda: serves(gateway, "other-model"), what="the second engine serves")
     path.write_text(entry(second.url) + "[[")
     wait_until(lambda: "is not taken" in gateway.child.output(), what="the broken file is told of")
     assert listed(gateway) == {first.url: "file", second.url: "file"}
@@ -69,7 +69,7 @@ def api_server() -> Iterator[tuple[FakeApiServer, asyncio.AbstractEventLoop]]:
     server = FakeApiServer()
 
     def run(coroutine) -> None:  # type: ignore[no-untyped-def]
-        asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+        asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
 
     run(server.start())
     try:
@@ -88,8 +88,8 @@ def test_pods(own_fleet: Fleet, tmp_path: pathlib.Path) -> None:
     with api_server() as (server, loop):
         flags = ("--service-discovery", "--selector", "app=engine", "--service-discovery-port", port, "--model-id-from", "namespace")
         gateway = launch(own_fleet, *flags, "--kubernetes-api", server.url, "--kubernetes-account-dir", str(tmp_path))
-        asyncio.run_coroutine_threadsafe(server.put(pod("a", "127.0.0.1")), loop).result(10)
-        wait_until(lambda: serves(gateway, "gpu"), within_s=20, what="the pod serves")
+        asyncio.run_coroutine_threadsafe(server.put(pod("a", "127.0.0.1")), loop).result(30)
+        wait_until(lambda: serves(gateway, "gpu"), what="the pod serves")
         assert listed(gateway) == {sim.url: "kubernetes"}
-        asyncio.run_coroutine_threadsafe(server.put(pod("a", "127.0.0.1", deletionTimestamp="2026-11-29T21:00:00Z")), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.put(pod("a", "127.0.0.1", deletionTimestamp="2026-11-29T21:00:00Z")), loop).result(30)
         wait_until(lambda: listed(gateway) == {}, what="the pod that ends is let go")

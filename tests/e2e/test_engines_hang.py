@@ -15,8 +15,8 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def hasty(module_fleet: Fleet) -> Iterator[Gateway]:
-    """A gateway that gives a request one second and a silent stream a comment every half."""
-    flags = ("--workers", "1", "--request-timeout-secs", "1", "--keepalive-interval-secs", "0.3")
+    """A gateway that gives a request two seconds and a silent stream a comment thrice in one."""
+    flags = ("--workers", "1", "--request-timeout-secs", "2", "--keepalive-interval-secs", "0.3")
     return module_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=flags)
 
 

@@ -79,7 +79,7 @@ def test_body_over_the_limit_is_refused_before_it_was_sent(own_fleet: Fleet) -> 
     gateway = own_fleet.launch("vllm", flags=("--workers", "1", "--max-payload-size", "1000"))
     host, _, port = gateway.base_url.removeprefix("http://").partition(":")
     head = f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=10) as wire:
+    with socket.create_connection((host, int(port)), timeout=30) as wire:
         wire.sendall(head.encode())
         assert wire.recv(4096).startswith(b"HTTP/1.1 413")
     with gateway.http() as http:

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import time
 
 import httpx
 import pytest
@@ -12,6 +11,7 @@ from smg.sim.processes import Child, sim_command
 from tests.e2e.conftest import SIM_FLAGS
 from tests.e2e.fleet import TAG, Fleet, Gateway, running_with_tag, wait_until
 from tests.e2e.load import load
+from tests.stopwatch import Stopwatch
 
 CHAT = "/v1/chat/completions"
 TWO_WORKERS = ("--workers", "2")
@@ -43,7 +43,7 @@ def answer_of(http: httpx.Client) -> int:
 
 def test_data_worker(own_fleet: Fleet) -> None:
     gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
-    wait_until(lambda: gateway.ready_workers() == 2, within_s=15, what="both workers serve")
+    wait_until(lambda: gateway.ready_workers() == 2, what="both workers serve")
     with load(gateway.base_url, marker=ONE_SECOND, clients=64) as streams:
         held: dict[int, int] = {}
 
@@ -51,11 +51,11 @@ def test_data_worker(own_fleet: Fleet) -> None:
             held.update(gateway.held())
             return sum(held.values()) >= 32
 
-        wait_until(most_are_open, within_s=15, what="half the streams are at the engine at once")
+        wait_until(most_are_open, what="half the streams are at the engine at once")
         killed = max(held, key=lambda pid: held[pid])
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(data_workers(gateway)) == 2 and killed not in data_workers(gateway), what="a new worker")
-        wait_until(lambda: streams.ends["done"] >= 64, within_s=15, what="the others' streams went on")
+        wait_until(lambda: streams.ends["done"] >= 64, what="the others' streams went on")
     assert streams.ends["failed"] == 0, streams.problems[:5]
     assert min(held.values()) >= 3, f"one worker has nearly all: {held}"
     assert 1 <= streams.ends["cut"] + streams.ends["refused"] <= 64, (streams.ends, streams.problems)
@@ -69,8 +69,8 @@ def test_control_process(own_fleet: Fleet) -> None:
     with load(gateway.base_url, marker=ONE_SECOND, clients=16) as streams:
         killed, done = control(gateway), streams.ends["done"]
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: len(children(gateway.child.process.pid)) == 3, within_s=10, what="a new control process")
-        wait_until(lambda: streams.ends["done"] >= done + 32, within_s=20, what="streams go on")
+        wait_until(lambda: len(children(gateway.child.process.pid)) == 3, what="a new control process")
+        wait_until(lambda: streams.ends["done"] >= done + 32, what="streams go on")
     assert set(streams.ends) == {"done"}, (streams.ends, streams.problems[:5])
     wait_until(gateway.idle, what="nothing is counted")
 
@@ -81,8 +81,8 @@ def test_supervisor_leaves_no_orphans(own_fleet: Fleet) -> None:
     with load(gateway.base_url, marker=ONE_SECOND, clients=8) as streams:
         gateway.child.process.send_signal(signal.SIGKILL)
         streams.finish()
-    gateway.child.process.wait(timeout=5)
-    wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in family), within_s=10, what="workers and control ended")
+    gateway.child.process.wait(timeout=30)
+    wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in family), what="workers and control ended")
 
 
 def test_sighup_cuts_and_refuses_nothing(own_fleet: Fleet) -> None:
@@ -91,9 +91,9 @@ def test_sighup_cuts_and_refuses_nothing(own_fleet: Fleet) -> None:
         for _ in range(2):
             before = set(data_workers(gateway))
             gateway.child.process.send_signal(signal.SIGHUP)
-            wait_until(lambda before=before: not before & set(data_workers(gateway)), within_s=20, what="new workers only")
+            wait_until(lambda before=before: not before & set(data_workers(gateway)), what="new workers only")
             done = streams.ends["done"]
-            wait_until(lambda done=done: streams.ends["done"] > done + 32, within_s=20, what="the new workers serve")
+            wait_until(lambda done=done: streams.ends["done"] > done + 32, what="the new workers serve")
     assert set(streams.ends) == {"done"}, (streams.ends, streams.problems[:5])
     wait_until(gateway.idle, what="nothing is counted")
 
@@ -103,12 +103,12 @@ def test_sigterm_lets_all_streams_end(own_fleet: Fleet) -> None:
     with load(gateway.base_url, marker="tokens=30 itl_ms=50", clients=32) as streams:
         streams.finish()
         gateway.child.process.terminate()
-    assert gateway.child.process.wait(timeout=15) == 0
+    assert gateway.child.process.wait(timeout=30) == 0
     assert streams.ends == {"done": 32}, (streams.ends, streams.problems[:5])
 
 
 def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
-    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS)
+    gateway = own_fleet.launch("vllm", sim_flags=SIM_FLAGS, own_ports=True)
     [engine] = gateway.engines
     with gateway.http() as http:
         for _ in range(2):
@@ -124,7 +124,9 @@ def test_engine_that_starts_again_is_used_at_once(own_fleet: Fleet) -> None:
             ]
             with Child("vllm", command=command, environment={TAG: own_fleet.tag}) as child:
                 child.wait_ready(within_s=30)
-                assert wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine") < 2.0
+                watch = Stopwatch(gateway.child.process.pid, child.process.pid)
+                wait_until(lambda: answer_of(http) == 200, what="it is served by the new engine")
+                assert watch.seconds() < 2.0
                 child.kill()
             wait_until(lambda: answer_of(http) == 503, what="it is seen to be gone")
 
@@ -145,7 +147,7 @@ def test_an_idle_engine_that_dies_is_missed_before_any_request(own_fleet: Fleet)
     wait_until(both_have_served, what="both have stored blocks, and told of them")
     assert healthy() == 2
     gateway.engines[0].kill()
-    wait_until(lambda: healthy() == 1, within_s=10, what="the engine is missed")
+    wait_until(lambda: healthy() == 1, what="the engine is missed")
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "sglang"])
@@ -153,10 +155,8 @@ def test_one_of_two_engines(own_fleet: Fleet, protocol: str) -> None:
     gateway = own_fleet.launch(protocol, protocol, sim_flags=SIM_FLAGS, flags=TWO_WORKERS)
     with load(gateway.base_url, marker=ONE_SECOND, clients=32) as streams:
         gateway.engines[0].kill()
-        died = time.monotonic()
         done = streams.ends["done"]
-        wait_until(lambda: streams.ends["done"] > done + 32, within_s=20, what="the other engine serves")
-        assert time.monotonic() - died < 20
+        wait_until(lambda: streams.ends["done"] > done + 32, what="the other engine serves")
     assert streams.ends["cut"] == streams.ends["refused"] == 0, (streams.ends, streams.problems[:5])
     assert 1 <= streams.ends["failed"] <= 32, "those that had begun there are told of it"
     wait_until(gateway.idle, what="nothing is counted")

@@ -36,7 +36,7 @@ TOKENIZER = load_tokenizer(load_model("").folder)
 WORDS = TOKENIZER.encode(" one two")
 # Cut inside a character, so that the answer begins with the rest of it.
 HALF = [*TOKENIZER.encode("Say "), next(i for i in range(TOKENIZER.vocab_size) if TOKENIZER.token_bytes(i) == "é".encode()[:1])]
-LATE_S = 2.0  # how long an engine may hang here
+LATE_S = 6.0  # how long an engine may hang here
 CHANCE = [
     (re.compile(rb'"(id|system_fingerprint)":"[^"]*"'), rb'"\1":"x"'),
     (re.compile(rb'"created":\d+'), rb'"created":0'),

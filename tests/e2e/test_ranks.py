@@ -56,10 +56,10 @@ def restarted(fleet: Fleet, engine: SimEngine, protocol: str, flags: tuple[str, 
 
 @pytest.mark.parametrize(("protocol", "flags"), [("vllm", ENGINE), ("openai", (*ENGINE, "--owned-by", "sglang"))])
 def test_prompts_stay_at_the_rank_that_has_them(own_fleet: Fleet, protocol: str, flags: tuple[str, ...]) -> None:
-    gateway = own_fleet.launch(protocol, protocol, sim_flags=flags, flags=FLAGS)
+    gateway = own_fleet.launch(protocol, protocol, sim_flags=flags, flags=FLAGS, own_ports=True)
     with httpx.Client(timeout=20, trust_env=False) as http:
         asker = Asker(gateway, http)
-        wait_until(asker.ready, within_s=20, what="every rank is ready")
+        wait_until(asker.ready, what="every rank is ready")
         places: list[int] = []
         while any(len({place for place in places if place // RANKS == engine}) < 2 for engine in (0, 1)):
             places.append(asker.ask(len(places)))
@@ -67,7 +67,7 @@ def test_prompts_stay_at_the_rank_that_has_them(own_fleet: Fleet, protocol: str,
         cached = [engine.counters()["cached_tokens"] for engine in gateway.engines]
         assert all(cached)
         restarted(own_fleet, gateway.engines[0], protocol, flags)
-        wait_until(asker.ready, within_s=20, what="every rank is ready again")
+        wait_until(asker.ready, what="every rank is ready again")
         asker.before = asker.placed()
         others = [number for number, place in enumerate(places) if place >= RANKS]
         assert [asker.ask(number, more=" And now?") for number in others] == [places[number] for number in others]

@@ -29,7 +29,7 @@ def add(http: httpx.Client, engine: SimEngine, **body: object) -> str:
     reply = http.post("/workers", json={"url": engine.url, **body})
     assert reply.status_code == 202, reply.text
     location = reply.headers["location"]
-    wait_until(lambda: http.get(location).json()["is_healthy"], within_s=20, what="the engine is ready")
+    wait_until(lambda: http.get(location).json()["is_healthy"], what="the engine is ready")
     return str(location)
 
 
@@ -60,8 +60,8 @@ def test_engines_come_and_go(own_fleet: Fleet, spare: Callable[..., SimEngine]) 
         for name in ("renamed", "short", "other-model"):
             assert ask(http, name).status_code == 200
         assert second.counters()["started"] == 3
-        message = {"role": "user", "content": "Go on. [[sim: tokens=60 itl_ms=10]]"}
-        body = {"model": "renamed", "messages": [message], "max_tokens": 100, "stream": True}
+        message = {"role": "user", "content": "Go on. [[sim: tokens=100 itl_ms=40]]"}
+        body = {"model": "renamed", "messages": [message], "max_tokens": 200, "stream": True}
         with http.stream("POST", CHAT, json=body) as reply, gateway.http() as admin:
             lines = reply.iter_lines()
             assert next(lines).startswith("data: ")
@@ -90,7 +90,7 @@ def test_the_control_process_dies(own_fleet: Fleet, spare: Callable[..., SimEngi
         assert (reply.status_code, reply.json()["code"], reply.headers["retry-after"]) == (503, "CONTROL_UNAVAILABLE", "1")
         assert ask(http, "other-model").status_code == 200
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: http.get("/workers").status_code == 200, within_s=20, what="a new control process answers")
+        wait_until(lambda: http.get("/workers").status_code == 200, what="a new control process answers")
         worker = http.get(location).json()
         assert (worker["source"], worker["model_id"]) == ("api", "other-model")
         assert http.get(f"/workers/{first['id']}").json()["priority"] == 7

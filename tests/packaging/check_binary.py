@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -35,10 +36,12 @@ OF_THE_MACHINE = re.compile(
 
 
 def free_port() -> int:
-    """Gives a loopback port that nobody listened on a moment ago."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """Gives a loopback port that nobody listened on a moment ago, below those that the kernel gives to clients."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def ask(url: str, body: object = None, *, within_s: float = WAIT_S) -> bytes:

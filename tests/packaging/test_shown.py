@@ -16,7 +16,7 @@ from smg.sim.processes import Child, free_port, sim_command, wait_http
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLACES = (ROOT / "packaging", ROOT / "tests" / "packaging" / "vm")
-ANSWER_S = 50
+ANSWER_S = 100
 
 
 @pytest.fixture(scope="module", autouse=True)

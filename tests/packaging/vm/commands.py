@@ -51,14 +51,14 @@ def shown_commands(guest: Guest) -> str:
             guest.run(script)
             _each(guest, AFTER, command)
             engines_up(guest)
-            ready(guest, within_s=30)
+            ready(guest, within_s=60)
             ran += 1
     finally:
         install(guest, Packages.now)
         guest.run("rm -rf /etc/smg/credentials/* /etc/smg/instances/two /opt/checkout; systemctl reset-failed")
         guest.write("/etc/smg/conf.d/engines.toml", CONFIG)
         guest.run("systemctl restart smg")
-        ready(guest, within_s=30)
+        ready(guest, within_s=60)
     return f"{ran} of {len(commands)} commands work as they stand there; the others run elsewhere"
 
 

@@ -18,7 +18,7 @@ def killed_main(guest: Guest) -> str:
     with guest.load("--idle", "0") as result:
         guest.run(f"kill -9 {before}")
         script = f"test $(systemctl show -P SubState smg) = running && test $(systemctl show -P MainPID smg) != {before}"
-        seconds = guest.wait(script, within_s=30, what="running again")
+        seconds = guest.wait(script, within_s=60, what="running again")
     lost = lost_of(result)
     assert not [text for text in lost if "Refused" in text], lost
     assert len(lost) <= CLIENTS, lost
@@ -32,7 +32,7 @@ def killed_children(guest: Guest) -> str:
         victim = guest.run(f"pgrep -x {name}").split()[0]
         with guest.load("--idle", "0", settle_s=0.7) as result:
             guest.run(f"kill -9 {victim}")
-            guest.wait(f"pgrep -x {name} | grep -qvx {victim}", within_s=15, what=f"another {name}")
+            guest.wait(f"pgrep -x {name} | grep -qvx {victim}", within_s=60, what=f"another {name}")
         lost = lost_of(result)
         assert not [text for text in lost if "Refused" in text], lost
         assert len(lost) <= (0 if name == "smg:control" else CLIENTS), lost
@@ -51,7 +51,7 @@ def watchdog(guest: Guest) -> str:
         assert main_pid(guest) == before, "it was restarted although it lives"
         guest.run(f"kill -STOP {before}")
         script = f"test $(systemctl show -P SubState smg) = running && test $(systemctl show -P MainPID smg) != {before}"
-        seconds = guest.wait(script, within_s=40, what="started again")
+        seconds = guest.wait(script, within_s=60, what="started again")
     finally:
         guest.run(f"rm -r {DROP_IN}; systemctl daemon-reload; systemctl restart smg")
     assert "finish_reason" in chat(guest)
@@ -71,10 +71,10 @@ def disk_full(guest: Guest) -> str:
     guest.write("/etc/smg/conf.d/log.toml", '[logging]\nlog_dir = "/var/log/smg"\n')
     try:
         guest.run("systemctl start smg")
-        ready(guest, within_s=20)
+        ready(guest, within_s=60)
         assert "finish_reason" in chat(guest)
         guest.run("systemctl reload smg")
-        guest.wait("test $(systemctl show -P SubState smg) = running", within_s=30, what="the reload is over")
+        guest.wait("test $(systemctl show -P SubState smg) = running", within_s=60, what="the reload is over")
         assert "finish_reason" in chat(guest)
     finally:
         guest.run(f"rm /etc/smg/conf.d/log.toml; systemctl stop smg; umount {' '.join(places)}; systemctl start smg")

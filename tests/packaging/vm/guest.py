@@ -18,8 +18,8 @@ from cgroup import Groups
 __all__ = ["Guest", "Unbootable", "why_not"]
 
 PR_SET_PDEATHSIG = 1
-BOOT_S = 60.0
-COMMAND_S = 90.0
+BOOT_S = 180.0
+COMMAND_S = 180.0
 # As Debian 12 and 13 boot on a machine of their own, whatever the host has mounted.
 CGROUP_2 = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
 LOAD = pathlib.Path(__file__).with_name("load.py")
@@ -162,7 +162,7 @@ class Guest:
             yield result
             time.sleep(settle_s)
             clients.terminate()
-            result.update(json.loads(clients.communicate(timeout=60)[0]))
+            result.update(json.loads(clients.communicate(timeout=180)[0]))
         finally:
             if clients.poll() is None:
                 clients.kill()

@@ -37,7 +37,7 @@ def keys_and_tls(guest: Guest) -> str:
 def reload(guest: Guest) -> None:
     """Returns when every process has been replaced."""
     guest.run("systemctl reload smg")
-    guest.wait("test $(systemctl show -P SubState smg) = running", within_s=30, what="the reload is over")
+    guest.wait("test $(systemctl show -P SubState smg) = running", within_s=60, what="the reload is over")
 
 
 def rotated_keys(guest: Guest) -> str:

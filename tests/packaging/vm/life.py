@@ -52,7 +52,7 @@ def engines_come_late(guest: Guest) -> str:
     assert status(guest, "/readiness") == "503"
     assert guest.run("smg doctor", check=False).count("nobody listens") == 2
     engines_up(guest)
-    seconds = ready(guest, within_s=30)
+    seconds = ready(guest, within_s=60)
     assert '"finish_reason"' in chat(guest)
     return f"active with readiness 503, and ready {seconds:.1f} s after the engines were started"
 
@@ -81,7 +81,7 @@ def boots_without_network(guest: Guest) -> str:
     assert addresses == ["lo"], addresses
     assert status(guest, "/readiness") == "503"
     engines_up(guest)
-    seconds = ready(guest, within_s=30)
+    seconds = ready(guest, within_s=60)
     return f"served with lo alone, ready {seconds:.1f} s after the engines"
 
 
@@ -93,7 +93,7 @@ def edited_conffile(guest: Guest) -> str:
     guest.write("/etc/smg/conf.d/engines.toml", CONFIG)
     guest.run("systemctl restart smg")
     engines_up(guest)
-    ready(guest, within_s=30)
+    ready(guest, within_s=60)
     with guest.load() as result:
         install(guest, Packages.now)
     kept = guest.run("tail -n 1 /etc/smg/smg.toml; stat -c '%a %U' /etc/smg/smg.toml; ls /etc/smg; cat /etc/smg/conf.d/engines.toml")

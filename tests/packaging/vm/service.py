@@ -68,10 +68,10 @@ def reload(guest: Guest) -> str:
     with guest.load() as result:
         for _ in range(2):
             guest.run("systemctl reload smg")
-            guest.wait("test $(systemctl show -P SubState smg) = running", within_s=30, what="the reload is over")
+            guest.wait("test $(systemctl show -P SubState smg) = running", within_s=60, what="the reload is over")
             time.sleep(0.5)
     assert main_pid(guest) == before
-    assert not set(workers) & set(guest.run("pgrep smg:worker").split())
+    guest.wait(f"! pgrep smg:worker | grep -qxE '{'|'.join(workers)}'", within_s=60, what="the old workers are gone")
     return nothing_lost(result)
 
 
@@ -129,7 +129,7 @@ def instances(guest: Guest) -> str:
     guest.write("/etc/smg/instances/two/smg.toml", INSTANCE)
     guest.run("systemctl start smg-sim@30060 smg@two")
     try:
-        ready(guest, within_s=30, port=30100)
+        ready(guest, within_s=60, port=30100)
         assert "finish_reason" in chat(guest, port=30100)
         guest.run("systemctl reload smg@two")
         with guest.load("--port", "30100", "--stream", "0", settle_s=1) as result:
