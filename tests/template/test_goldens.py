@@ -82,7 +82,6 @@ def agrees(result: dict[str, str], expected: dict[str, Any]) -> bool:
     return reason == OUR_FILTERS or ("error" in result and reason in result["error"])
 
 
-@pytest.mark.timeout(300)
 def test_every_shared_golden_exactly(goldens: Goldens) -> None:
     renders: Counter[str] = Counter()
     wrong: list[str] = []
@@ -97,7 +96,6 @@ def test_every_shared_golden_exactly(goldens: Goldens) -> None:
     assert renders["error"] >= 355
 
 
-@pytest.mark.timeout(300)
 def test_requests_differ_only_where_they_are_mended(goldens: Goldens) -> None:
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
@@ -116,7 +114,6 @@ def test_requests_differ_only_where_they_are_mended(goldens: Goldens) -> None:
     assert outcomes["prompt"] > 1900
 
 
-@pytest.mark.timeout(300)
 def test_mended_requests_lose_no_text(goldens: Goldens) -> None:
     """What the client wrote is in the prompt, and no list of parts is printed as one."""
     wanted = {"developer_role": "Be brief.", "text_parts": "Second part."}
@@ -134,7 +131,6 @@ def test_mended_requests_lose_no_text(goldens: Goldens) -> None:
                 assert "Second part." in text, golden.template
 
 
-@pytest.mark.timeout(300)
 def test_every_id_golden(goldens: Goldens, real: Callable[[str], Tokenizer]) -> None:
     equal = 0
     for golden, template, listed in sorted(goldens, key=lambda each: str(each[0]["tokenizer"])):

@@ -176,7 +176,6 @@ REAL = {"qwen3": None, "llama-3.1": None, "deepseek-v3": None, "command-r": None
 
 
 @pytest.mark.parametrize("name", REAL)
-@pytest.mark.timeout(180)
 def test_real_models(name: str, shared: Path) -> None:
     """The same conversation with and without marks in the user's text has the same control tokens; ids without marks are untouched."""
     folder = read_folder(shared / "fixtures" / "tokenizers" / name)
