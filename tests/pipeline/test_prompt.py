@@ -80,7 +80,7 @@ def renders(monkeypatch: pytest.MonkeyPatch) -> list[ChatInput]:
 
 def test_a_request_that_comes_again_is_rendered_twice_and_then_no_more(renders: list[ChatInput]) -> None:
     served = model()
-    found = prompts(served, *[say("hello there") for _ in range(5)])
+    found = prompts(served, *[say("hello there " * 100) for _ in range(5)])  # short ones are not looked up in L1
     first, *others = plain_ones(found)
     assert all(other == first for other in others)
     assert found[-1] is found[-2]
@@ -217,7 +217,7 @@ def test_a_completion_gets_its_beginning_token_also_from_the_quick_encoder() -> 
 def test_lookups_are_counted() -> None:
     shm = Shm(shared_memory(rows=2))
     served = model(cache_meter=CacheMeter(Meter(shm, row=1)))
-    prompts(served, *[say("hello there") for _ in range(5)])
+    prompts(served, *[say("hello there " * 100) for _ in range(5)])  # short ones are not looked up in L1
     page = render(shm, gauges=()).decode()
     assert 'smg_tokenizer_cache_lookups_total{level="l0",result="hit"} 3' in page
     assert 'smg_tokenizer_cache_lookups_total{level="l0",result="miss"} 2' in page
