@@ -16,8 +16,8 @@ class Stopwatch:
 
     def __init__(self, *pids: int) -> None:
         self._pids = (os.getpid(), *pids)
-        self._began_s = time.monotonic()
         self._before = self._denied()
+        self._began_s = time.monotonic()
 
     def seconds(self, *, until_s: float | None = None) -> float:
         """Seconds from the start to now, or to `until_s` on the clock of `time.monotonic`, less those that the processes were denied.

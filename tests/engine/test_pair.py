@@ -50,7 +50,7 @@ class Pair:
 
     async def blocks(self) -> tuple[int, int]:
         """What both engines hold, once nothing changes any more."""
-        for _ in range(500):
+        for _ in range(2000):
             held = [
                 (sim.counters.blocks_used, sim.counters.blocks_pinned, sim.counters.running, sim.counters.waiting)
                 for sim in (self.prefill, self.decode)
@@ -259,7 +259,7 @@ def test_the_words_of_the_connectors() -> None:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(4000):
         if happened():
             return
         await asyncio.sleep(0.005)

@@ -64,7 +64,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         await made.followers.close()
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], *, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  what is waited for is in shared memory
             await asyncio.sleep(0.005)
@@ -158,7 +158,7 @@ def test_an_engine_that_is_back_is_followed_at_once(tmp_path: Path, monkeypatch:
         await sim.close()
         await until(lambda: made.lost == [record.slot])
         made.registry.set_state(sim.url, EngineState.NOT_READY)
-        await asyncio.sleep(0.6)  # the followers look twice a second
+        await until(lambda: not made.followers._ready)  # they have looked
         again = await start_sim(protocol="vllm", port=int(sim.url.rpartition(":")[2]))
         try:
             made.registry.set_state(sim.url, EngineState.READY)

@@ -132,7 +132,7 @@ def test_order_over_processes():
 
 def test_full_and_late():
     async def scenario():
-        node = Node(limit=1, room=1, timeout_s=0.05)
+        node = Node(limit=1, room=1, timeout_s=0.5)
         first = Request(node.workers[0])
         await until(lambda: first.permit)
         late = Request(node.workers[1])

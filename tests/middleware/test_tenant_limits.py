@@ -17,6 +17,7 @@ from smg.middleware.shared_limits import SharedStore
 from smg.obs.buckets import Buckets
 from smg.obs.metrics import Meter
 from smg.obs.shm import Shm
+from smg.sim.processes import free_port
 from smg.types.job import Sampling
 from tests.server.serving import until
 from tests.shm.memory import shared_memory
@@ -167,8 +168,7 @@ def test_a_refusal_takes_nothing(limits):
 @contextlib.contextmanager
 def server(folder: pathlib.Path):
     """A real server on a free port; `kill` ends it as a crash would."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     process = start(folder, port)
     try:
         yield f"redis://127.0.0.1:{port}/0", port, process
@@ -224,9 +224,10 @@ def test_many_at_once_get_exactly_what_there_is(tmp_path, monkeypatch):
     async def scenario(url, port):
         await listening(port)
         nodes = [Node(many, url=url) for _ in range(3)]
+        began = asyncio.get_running_loop().time()
         outcomes = await asyncio.gather(*(node.open("t", 40) for node in nodes))
-        # a little is refilled meanwhile: one in 1.2 s
-        assert 50 <= sum(map(sum, outcomes)) <= 60
+        took_s = asyncio.get_running_loop().time() - began
+        assert 50 <= sum(map(sum, outcomes)) <= 51 + took_s / 1.2, "one is refilled in 1.2 s"
         for node in nodes:
             await node.store.close()
 
@@ -238,6 +239,7 @@ def test_many_at_once_get_exactly_what_there_is(tmp_path, monkeypatch):
 @pytest.mark.parametrize("fail", ["open", "closed"])
 def test_a_server_that_is_gone_in_the_midst(limits, tmp_path, monkeypatch, fail):
     monkeypatch.setattr(shared_limits, "REST_S", 0.05)
+    monkeypatch.setattr(shared_limits, "CALL_S", 5.0)
 
     async def scenario(url, port, process):
         await listening(port)
@@ -267,7 +269,7 @@ def test_a_server_that_is_gone_in_the_midst(limits, tmp_path, monkeypatch, fail)
 
 async def until_answers(node):
     """The server is asked again after the rest, and answers."""
-    end = asyncio.get_running_loop().time() + 10
+    end = asyncio.get_running_loop().time() + 30
     failed = -1
     while failed != node.failures():
         assert asyncio.get_running_loop().time() < end
@@ -277,7 +279,7 @@ async def until_answers(node):
 
 
 async def until_passes(node, tenant):
-    end = asyncio.get_running_loop().time() + 10
+    end = asyncio.get_running_loop().time() + 30
     while True:
         try:
             await node.meters.open(tenant)

@@ -205,7 +205,7 @@ def test_no_engine_left_is_unavailable() -> None:
             start = time.monotonic()
             with pytest.raises(EngineUnavailable):
                 await collect(engines, chat("hello there"))
-            assert time.monotonic() - start < 3
+            assert time.monotonic() - start < 15  # the deadline is 30 s
             assert engines.load == 0
 
     asyncio.run(run())

@@ -98,7 +98,7 @@ async def over(*engines: dict[str, object], front: str = "native", made: Config 
         stack.push_async_callback(close, services)
         app = App(services)
         port = await stack.enter_async_context(native(app, made) if front == "native" else serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False))
         yield Relaying(port=port, app=app, shm=shm, engines=len(engines), http=http)
 
 

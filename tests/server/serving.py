@@ -13,8 +13,9 @@ from granian.net import SocketSpec
 from granian.server import embed
 
 from smg.server.app import App
+from smg.sim.processes import free_port
 
-BOUND_S = 5.0
+BOUND_S = 20.0
 
 
 class Server(embed.Server):
@@ -27,9 +28,7 @@ class Server(embed.Server):
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
     """Serves on a free port of the loopback, which it gives."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     threads = _native_threads()
     server = Server(app, address="127.0.0.1", port=port, interface=Interfaces.RSGI, log_enabled=False)
     task = asyncio.create_task(server.serve())

@@ -85,7 +85,7 @@ def test_what_does_not_listen_is_closed() -> None:
 def test_notifier_hands_a_socket_to_systemd(tmp_path: pathlib.Path, listener: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(5)
+        manager.settimeout(30)
         Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).keep(listener, name=KEPT + "http")
         assert manager.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=kept-http"
         message, descriptors, _, _ = socket.recv_fds(manager, 100, 4)
@@ -113,8 +113,8 @@ def test_gateway_serves_on_the_socket_it_was_handed(tmp_path: pathlib.Path, list
             stderr=output,
         )
     try:  # the connection waits in the socket's queue until a worker serves
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.getsockname()[1]}/health", timeout=20) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.getsockname()[1]}/health", timeout=60) as reply:
             assert reply.status == 200
     finally:
         started.terminate()
-        assert started.wait(timeout=20) == 0, log.read_text()
+        assert started.wait(timeout=60) == 0, log.read_text()

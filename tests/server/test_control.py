@@ -30,7 +30,7 @@ def probed(scene: Callable[[tuple[str, int]], Awaitable[None]]) -> None:
 async def ask(address: tuple[str, int], data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(data)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer = await reader.read()
     writer.close()
     return answer
@@ -101,7 +101,7 @@ def test_what_is_no_call_closes_the_connection_alone(tmp_path: pathlib.Path, dat
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(data)
         writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await reader.read() == b""
         writer.close()
         assert msgspec.msgpack.decode(await call(path, "echo", 1)) == 1

@@ -20,12 +20,12 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def chat(port: int, *, words: int = 1, stream: bool = False) -> httpx.Response:
     body = {**CHAT, "stream": stream, "messages": [{"role": "user", "content": "word " * words}]}
-    return httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=20, trust_env=False)
+    return httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
 
 
 def metric(address: str, name: str) -> dict[str, float]:
     """Values of a metric by its labels, as they stand."""
-    text = httpx.get(f"http://{address}/metrics", timeout=5, trust_env=False).text
+    text = httpx.get(f"http://{address}/metrics", timeout=30, trust_env=False).text
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(name)]
     return {key.removeprefix(name): float(value) for key, _, value in lines}
 
@@ -36,12 +36,12 @@ def metrics_address(child: Child) -> str:
 
 def test_the_registry_survives_its_process(folder: pathlib.Path) -> None:
     with Child("sim", command=sim_command(protocol="vllm")) as sim:
-        url = sim.wait_ready(within_s=20)
+        url = sim.wait_ready(within_s=60)
         flags = ("--workers", "2", "--state-dir", str(folder))
         with Child("gateway", command=gateway_command(port=0, engines=[url], flags=flags)) as child:
             made = Gateway(child)
             made.wait_listening()
-            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=5)
+            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=30)
             address = metrics_address(child)
             requests = 'smg_http_requests_total{method="POST",path="/v1/chat/completions"}'
 
@@ -52,16 +52,16 @@ def test_the_registry_survives_its_process(folder: pathlib.Path) -> None:
             asked(1)
             for times, victim in enumerate((*made.named("control"), *made.named("worker")), 2):
                 os.kill(victim, signal.SIGKILL)
-                wait_until(lambda gone=victim: gone not in made.children() and len(made.children()) == 3, within_s=2, what="it is back")
+                wait_until(lambda gone=victim: gone not in made.children() and len(made.children()) == 3, what="it is back")
                 asked(times)
             wait_until(lambda: set(metric(address, "smg_worker_requests_active").values()) == {0}, what="nothing under way")
-            assert set(metric(address, "smg_worker_health{").values()) == {1}
+            wait_until(lambda: set(metric(address, "smg_worker_health{").values()) == {1}, what="the engine is ready")
             assert child.stop() == 0
 
 
 def test_a_reload_takes_engines_away_and_brings_others(folder: pathlib.Path) -> None:
     with Child("one", command=sim_command(protocol="vllm")) as one, Child("two", command=sim_command(protocol="sglang")) as two:
-        urls = [child.wait_ready(within_s=20) for child in (one, two)]
+        urls = [child.wait_ready(within_s=60) for child in (one, two)]
         file = folder / "smg.toml"
         file.write_text(f'[engines]\nworker_urls = ["{urls[0]}"]\n')
         flags = ("--workers", "1", "--state-dir", str(folder), "--config", str(file))
@@ -69,7 +69,7 @@ def test_a_reload_takes_engines_away_and_brings_others(folder: pathlib.Path) -> 
         with Child("gateway", command=command) as child:
             made = Gateway(child)
             made.wait_listening()
-            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=5)
+            wait_http(child, url=f"http://127.0.0.1:{made.port}/readiness", within_s=30)
             file.write_text(f'[engines]\nworker_urls = ["{urls[1]}"]\n')
             made.signal(signal.SIGHUP)
             statuses = []
@@ -98,7 +98,7 @@ def test_a_reload_reads_the_file_of_keys_again(folder: pathlib.Path) -> None:
 
         def opens(key: str) -> bool:
             url, headers = f"http://127.0.0.1:{made.port}/v1/tokenize", {"authorization": f"Bearer {key}"}
-            return httpx.post(url, json={"model": "", "prompt": "a"}, headers=headers, timeout=20, trust_env=False).status_code != 401
+            return httpx.post(url, json={"model": "", "prompt": "a"}, headers=headers, timeout=60, trust_env=False).status_code != 401
 
         assert [opens(key) for key in ("old", "kept", "new")] == [True, True, False]
         file.write_text("new\nkept\n")
@@ -117,7 +117,7 @@ def test_a_reload_reads_the_file_of_keys_again(folder: pathlib.Path) -> None:
 
 def test_an_engine_that_dies_is_left_at_once(folder: pathlib.Path) -> None:
     with Child("one", command=sim_command(protocol="vllm")) as one, Child("two", command=sim_command(protocol="vllm")) as two:
-        urls = [child.wait_ready(within_s=20) for child in (one, two)]
+        urls = [child.wait_ready(within_s=60) for child in (one, two)]
         flags = ("--workers", "1", "--state-dir", str(folder), "--policy", "round_robin")
         with Child("gateway", command=gateway_command(port=0, engines=urls, flags=flags)) as child:
             made = Gateway(child)
@@ -127,5 +127,5 @@ def test_an_engine_that_dies_is_left_at_once(folder: pathlib.Path) -> None:
             one.kill()
             assert [chat(made.port).status_code for _ in range(4)] == [200] * 4
             gone = f'worker="{urls[0]}"}}'
-            wait_until(lambda: metric(address, "smg_worker_health{")[gone] == 0, within_s=5, what="the dead one is not ready")
+            wait_until(lambda: metric(address, "smg_worker_health{")[gone] == 0, what="the dead one is not ready")
             assert child.stop() == 0

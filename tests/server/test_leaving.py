@@ -15,6 +15,7 @@ from smg.types.event import Content
 from tests.api.fake import HANG, STARTED
 from tests.server.asking import body, make_app
 from tests.server.serving import connection, post, serving, until
+from tests.stopwatch import Stopwatch
 
 LEAVES_S = 0.1
 
@@ -59,10 +60,10 @@ def test_a_client_that_leaves_ends_the_run(fields, script, early):
                 await until(lambda: time.monotonic() - start > 2 * exchange_module.WATCH_AFTER_S)
             if fields and len(script) > 2:
                 assert b'"a"' in await reader.readuntil(b'"a"')
-            left = time.monotonic()
+            watch = Stopwatch()
             writer.close()
             await until(lambda: not pipeline.running and not app.inflight)
-            return pipeline.closed[0] - left
+            return watch.seconds(until_s=pipeline.closed[0])
 
     assert asyncio.run(run()) < LEAVES_S
     assert app.observer.seen == [("POST", "/v1/chat/completions", 499)]
@@ -106,9 +107,9 @@ def test_a_client_that_leaves_a_running_stream_ends_the_run(watched, monkeypatch
         async with serving(app) as port, connection(port) as (reader, writer):
             writer.write(post(body(stream=True)))
             await reader.readuntil(b'"a"')
-            left = time.monotonic()
+            watch = Stopwatch()
             writer.transport.abort()
             await until(lambda: not pipeline.running and not app.inflight)
-            return pipeline.closed[0] - left
+            return watch.seconds(until_s=pipeline.closed[0])
 
     assert asyncio.run(run()) < LEAVES_S

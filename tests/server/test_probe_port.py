@@ -13,7 +13,7 @@ def test_probes_have_a_port_of_their_own(tmp_path: pathlib.Path) -> None:
     with gateway(tmp_path, "--health-check-port", str(port)) as made:
 
         def status(path: str) -> int:
-            return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=5, trust_env=False).status_code
+            return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=30, trust_env=False).status_code
 
         for path in ("/health", "/liveness"):
             assert status(path) == 200

@@ -19,7 +19,7 @@ def run(scene: Coroutine[None, None, None]) -> None:
     """In the loop that data workers run in, with an end."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             await scene
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -379,7 +379,7 @@ def test_the_engine_sees_a_client_leave_before_anything_came(front: str, stream:
             await until(lambda: gateway.servers[0].asked)
             assert gateway.load[0] == 1
             asking.cancel()
-            await asyncio.wait_for(gateway.servers[0].left.wait(), 10)
+            await asyncio.wait_for(gateway.servers[0].left.wait(), 30)
             await idle(gateway)
 
     run(scene())
@@ -396,7 +396,7 @@ def test_the_engine_sees_a_client_leave_in_mid_stream() -> None:
                 async for _ in reply.aiter_raw():
                     assert gateway.load == (1, 0), "the prompt's tokens count until the first byte"
                     break
-            await asyncio.wait_for(gateway.servers[0].left.wait(), 10)
+            await asyncio.wait_for(gateway.servers[0].left.wait(), 30)
             await idle(gateway)
 
     run(scene())
@@ -404,10 +404,10 @@ def test_the_engine_sees_a_client_leave_in_mid_stream() -> None:
 
 def test_a_deadline() -> None:
     async def scene() -> None:
-        async with relaying(hang, made=config(server={"request_timeout_s": 0.3})) as gateway:
+        async with relaying(hang, made=config(server={"request_timeout_s": 1.0})) as gateway:
             reply = await gateway.http.post("/v1/embeddings", json={"model": "org/m", "input": "x"})
             assert (reply.status_code, reply.json()["error"]["code"]) == (504, "engine_timeout")
-            await asyncio.wait_for(gateway.servers[0].left.wait(), 10)
+            await asyncio.wait_for(gateway.servers[0].left.wait(), 30)
             await idle(gateway)
 
     run(scene())

@@ -60,7 +60,7 @@ def test_silence_in_mid_stream(front: str, path: str, told: bytes) -> None:
             await until(lambda: gateway.servers[0].asked)
             await until(lambda: clock.after(IDLE_S) or asking.done())
             assert (await asking).content.startswith(b"data: 1\n\n" + told)
-            await asyncio.wait_for(gateway.servers[0].left.wait(), 10)
+            await asyncio.wait_for(gateway.servers[0].left.wait(), 30)
             await idle(gateway)
             assert Condition.of(gateway.shm.breaker(0)).count == 1
             assert not gateway.app.services.relay._passing
@@ -103,7 +103,7 @@ def test_a_request_that_waits_for_a_lost_engine_goes_to_another_one(bad: object,
             gateway.app.services.relay.tend()
             reply = await asking
             assert (reply.status_code, reply.content) == (200, b"data: 1\n\n" if stream else b'{"ok":1}')
-            await asyncio.wait_for(gateway.servers[0].left.wait(), 10)
+            await asyncio.wait_for(gateway.servers[0].left.wait(), 30)
             await idle(gateway)
 
     run(scene())

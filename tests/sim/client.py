@@ -37,7 +37,7 @@ STUBS: dict[str, Any] = {
     "tokenspeed": tokenspeed_scheduler_pb2_grpc.TokenSpeedSchedulerStub,
 }
 PROTOCOLS = list(MODULES)
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 PROMPT = "Hello there, how are you today? This prompt is long enough to fill more than one block of the cache."
 
 

@@ -32,6 +32,7 @@ from tests.sim.client import (
     until,
     unwrap,
 )
+from tests.stopwatch import Stopwatch
 
 EVERY = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -46,7 +47,7 @@ async def broken(sim: Sim, text: str) -> tuple[list[Any], grpc.StatusCode]:
 
     async with stub(sim) as engine:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await read(engine.Generate(message(sim, chat_ids(sim, text)), timeout=10))
+            await read(engine.Generate(message(sim, chat_ids(sim, text)), timeout=30))
     return parts, caught.value.code()
 
 
@@ -97,7 +98,7 @@ def test_die(protocol: str, after: int) -> None:
         assert sim.died.is_set()
         async with stub(sim) as engine:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await engine.HealthCheck(MODULES[protocol].HealthCheckRequest(), timeout=5)
+                await engine.HealthCheck(MODULES[protocol].HealthCheckRequest(), timeout=30)
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
     play(scene, protocol=protocol)
@@ -113,12 +114,12 @@ def test_hang_holds_blocks_until_the_client_leaves(protocol: str, after: int) ->
             await until(lambda: sim.counters.running == 1 and sim.counters.tokens == after)
             assert sim.counters.blocks_used > 0
             assert sim.counters.finished == 0
-            left = time.monotonic()
+            watch = Stopwatch()
             call.cancel()
             await idle(sim)
             (abort,) = sim.counters.aborts
             assert (abort.cause, abort.known, abort.request_id) == ("cancel", True, "r-1")
-            assert abort.at_s - left < 1.0
+            assert watch.seconds(until_s=abort.at_s) < 1.0
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
@@ -140,14 +141,14 @@ def test_no_block_leaks(how: str, window: str) -> None:
             if window == "queue":
                 other = engine.Generate(message(sim, chat_ids(sim, "[[sim: fault=hang]]"), rid="other"), timeout=30)
                 await until(lambda: sim.counters.running == 1)
-            timeout = 0.3 if how == "deadline" else 30
+            timeout = 1.5 if how == "deadline" else 30
             call = engine.Generate(message(sim, chat_ids(sim, f"Hi [[sim: {marker}]]"), n=2), timeout=timeout)
             waiting = 2 if window == "queue" else 1
             await until(lambda: sim.counters.started == 1 + bool(other) and sim.counters.waiting == waiting)
             if window == "decode":
                 await until(lambda: sim.counters.tokens > 2)
             if how == "abort":
-                await engine.Abort(pb.AbortRequest(request_ids=["r-1"]), timeout=5)
+                await engine.Abort(pb.AbortRequest(request_ids=["r-1"]), timeout=30)
             elif how == "cancel":
                 call.cancel()
             await until(lambda: sim.counters.aborted == 1 and sim.counters.waiting == 0)
@@ -228,7 +229,7 @@ def test_markers_are_text_unless_scripts_are_allowed() -> None:
 def test_health_flaps(protocol: str) -> None:
     async def scene(sim: Sim) -> None:
         async with stub(sim) as engine:
-            answers = [await engine.HealthCheck(MODULES[protocol].HealthCheckRequest(), timeout=5) for _ in range(6)]
+            answers = [await engine.HealthCheck(MODULES[protocol].HealthCheckRequest(), timeout=30) for _ in range(6)]
         said = [answer.status == "OK" if protocol == "trtllm" else answer.healthy for answer in answers]
         assert said == [True, True, False, False, True, True]
 
@@ -243,10 +244,10 @@ def test_queue_limit() -> None:
             calls.append(engine.Generate(message(sim, chat_ids(sim, "Hi"), rid="b"), timeout=30))
             await until(lambda: sim.counters.waiting == 1)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                _ = [reply async for reply in engine.Generate(message(sim, chat_ids(sim, "Hi"), rid="c"), timeout=5)]
+                _ = [reply async for reply in engine.Generate(message(sim, chat_ids(sim, "Hi"), rid="c"), timeout=30)]
             assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                _ = [reply async for reply in engine.Generate(message(sim, chat_ids(sim, "Hi"), rid="a"), timeout=5)]
+                _ = [reply async for reply in engine.Generate(message(sim, chat_ids(sim, "Hi"), rid="a"), timeout=30)]
             assert caught.value.code() in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.RESOURCE_EXHAUSTED)
             for call in calls:
                 call.cancel()
@@ -263,7 +264,7 @@ def process(*flags: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         yield child, child.stdout.readline().split()
     finally:
         child.kill()
-        child.communicate(timeout=10)
+        child.communicate(timeout=30)
 
 
 def test_process_serves_and_ends_on_sigterm() -> None:
@@ -275,7 +276,7 @@ def test_process_serves_and_ends_on_sigterm() -> None:
             assert answer["usage"]["completion_tokens"] == 2
             assert client.get(f"{words[3]}/counters").json()["finished"] == 1
         child.send_signal(signal.SIGTERM)
-        assert child.wait(timeout=5) == 0
+        assert child.wait(timeout=30) == 0
 
 
 def test_process_dies_as_by_sigkill() -> None:
@@ -284,21 +285,21 @@ def test_process_dies_as_by_sigkill() -> None:
         async def scene() -> grpc.StatusCode:
             async with grpc.aio.insecure_channel(words[1].removeprefix("grpc://")) as channel:
                 call = vllm_engine_pb2_grpc.VllmEngineStub(channel).Generate(
-                    pb.GenerateRequest(request_id="r", tokenized=pb.TokenizedInput(input_ids=[300, 301, 302]), stream=True), timeout=10
+                    pb.GenerateRequest(request_id="r", tokenized=pb.TokenizedInput(input_ids=[300, 301, 302]), stream=True), timeout=30
                 )
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     _ = [reply async for reply in call]
                 return caught.value.code()
 
         assert asyncio.run(scene()) == grpc.StatusCode.UNAVAILABLE
-        assert child.wait(timeout=5) == -signal.SIGKILL
+        assert child.wait(timeout=30) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
     "flags", [["--port", "-1"], ["--fault", "nonsense"], ["--model", os.devnull], ["--tool-format", "latin", "--output", "tool"]]
 )
 def test_wrong_flags_end_with_2(flags: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "smg.sim", *flags], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-m", "smg.sim", *flags], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("smg sim: ")
     assert "Traceback" not in done.stderr

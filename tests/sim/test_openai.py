@@ -14,7 +14,7 @@ from tests.sim.client import PROMPT, idle, play, until
 
 def client_of(sim: Sim) -> openai.AsyncOpenAI:
     http = httpx.AsyncClient(trust_env=False)
-    return openai.AsyncOpenAI(base_url=f"{sim.url}/v1", api_key="none", max_retries=0, timeout=10, http_client=http)
+    return openai.AsyncOpenAI(base_url=f"{sim.url}/v1", api_key="none", max_retries=0, timeout=30, http_client=http)
 
 
 def user(text: str) -> list[Any]:

@@ -44,7 +44,7 @@ async def refusal(sim: Sim, request: Any) -> grpc.StatusCode:
     """The status with which the engine ends a request."""
     async with stub(sim) as engine:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            _ = [reply async for reply in engine.Generate(request, timeout=5)]
+            _ = [reply async for reply in engine.Generate(request, timeout=30)]
         return caught.value.code()  # type: ignore[no-any-return]
 
 
@@ -212,7 +212,7 @@ def test_prompt_logprobs() -> None:
         request = message(sim, chat_ids(sim, "Hi"), logprobs=1, max_tokens=1)
         request.logprob_start_len = 0
         async with stub(sim) as engine:
-            part, *_ = [unwrap(reply) async for reply in engine.Generate(request, timeout=5)]
+            part, *_ = [unwrap(reply) async for reply in engine.Generate(request, timeout=30)]
         assert list(part.input_logprobs.token_ids) == chat_ids(sim, "Hi"), "zero is taken literally: the whole prompt"
 
     play(vllm, protocol="vllm")
@@ -290,7 +290,7 @@ def test_zeroes_that_engines_forgive() -> None:
         request = message(sim, chat_ids(sim, "Hi"))
         _clear("top_p", "repetition_penalty", "n")(request)
         async with stub(sim) as engine:
-            assert [reply async for reply in engine.Generate(request, timeout=5)]
+            assert [reply async for reply in engine.Generate(request, timeout=30)]
 
     async def sglang(sim: Sim) -> None:
         output = sim.engine.model.encode(PROMPT)
@@ -310,10 +310,10 @@ def test_abort(protocol: str, stream: bool) -> None:
         field = "request_ids" if protocol in ("vllm", "mlx") else "request_id"
         abort = request_message(protocol, "AbortRequest", **{field: ["r-1"] if field == "request_ids" else "r-1"})
         async with stub(sim) as engine:
-            call = engine.Generate(message(sim, chat_ids(sim, "Hi [[sim: tokens=100000 itl_ms=5]]"), stream=stream), timeout=10)
+            call = engine.Generate(message(sim, chat_ids(sim, "Hi [[sim: tokens=100000 itl_ms=5]]"), stream=stream), timeout=30)
             task = asyncio.ensure_future(_collect(call))
             await until(lambda: sim.counters.tokens >= 3)
-            answer = await engine.Abort(abort, timeout=5)
+            answer = await engine.Abort(abort, timeout=30)
             await idle(sim)
             assert [sim.counters.abort_calls, sim.counters.aborted] == [1, 1]
             if protocol == "sglang":
@@ -338,7 +338,7 @@ def test_abort(protocol: str, stream: bool) -> None:
                 assert stream or len(output_of(complete)) >= 3
             if "success" in answer.DESCRIPTOR.fields_by_name:
                 assert answer.success
-                unknown = await engine.Abort(request_message(protocol, "AbortRequest", request_id="nobody"), timeout=5)
+                unknown = await engine.Abort(request_message(protocol, "AbortRequest", request_id="nobody"), timeout=30)
                 assert unknown.success is (protocol == "sglang")
 
     play(scene, protocol=protocol)
@@ -352,9 +352,9 @@ async def _collect(call: Any) -> list[Any]:
 def test_facts(protocol: str) -> None:
     async def scene(sim: Sim) -> None:
         async with stub(sim) as engine:
-            info = await engine.GetModelInfo(request_message(protocol, "GetModelInfoRequest"), timeout=5)
-            server = await engine.GetServerInfo(request_message(protocol, "GetServerInfoRequest"), timeout=5)
-            health = await engine.HealthCheck(request_message(protocol, "HealthCheckRequest"), timeout=5)
+            info = await engine.GetModelInfo(request_message(protocol, "GetModelInfoRequest"), timeout=30)
+            server = await engine.GetServerInfo(request_message(protocol, "GetServerInfoRequest"), timeout=30)
+            health = await engine.HealthCheck(request_message(protocol, "HealthCheckRequest"), timeout=30)
         model = sim.engine.model
         assert info.vocab_size == model.vocab_size
         if protocol == "trtllm":
@@ -373,12 +373,12 @@ def test_facts(protocol: str) -> None:
 def test_loads(protocol: str) -> None:
     async def scene(sim: Sim) -> None:
         async with stub(sim) as engine:
-            call = engine.Generate(message(sim, chat_ids(sim, "Hi [[sim: tokens=50 fault=hang@2]]")), timeout=10)
+            call = engine.Generate(message(sim, chat_ids(sim, "Hi [[sim: tokens=50 fault=hang@2]]")), timeout=30)
             task = asyncio.ensure_future(_collect(call))
             await until(lambda: sim.counters.tokens >= 2)
-            waiting = engine.Generate(message(sim, chat_ids(sim, "Ho"), rid="r-2"), timeout=10)
+            waiting = engine.Generate(message(sim, chat_ids(sim, "Ho"), rid="r-2"), timeout=30)
             await until(lambda: sim.counters.waiting == 1)
-            (load,) = (await engine.GetLoads(request_message(protocol, "GetLoadsRequest"), timeout=5)).loads
+            (load,) = (await engine.GetLoads(request_message(protocol, "GetLoadsRequest"), timeout=30)).loads
             assert (load.num_running_reqs, load.num_waiting_reqs, load.max_running_requests) == (1, 1, 1)
             assert load.num_waiting_uncached_tokens == len(chat_ids(sim, "Ho"))
             assert load.num_used_tokens > 0
@@ -394,7 +394,7 @@ def test_loads(protocol: str) -> None:
 def test_tokenizer_archive(protocol: str) -> None:
     async def scene(sim: Sim) -> None:
         async with stub(sim) as engine:
-            chunks = [chunk async for chunk in engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=5)]
+            chunks = [chunk async for chunk in engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=30)]
         data = b"".join(chunk.data for chunk in chunks)
         assert [bool(chunk.sha256) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
         assert hashlib.sha256(data).hexdigest() == chunks[-1].sha256

@@ -40,13 +40,13 @@ def test_each_rank_has_a_cache_of_its_own(protocol: str) -> None:
 def test_without_a_rank_the_one_with_the_fewest_is_taken() -> None:
     async def scene(sim: Sim) -> None:
         async with stub(sim) as engine:
-            info = await engine.GetServerInfo(vllm_pb.GetServerInfoRequest(), timeout=5)
+            info = await engine.GetServerInfo(vllm_pb.GetServerInfoRequest(), timeout=30)
             tasks = [asyncio.ensure_future(ask(sim, "[[sim: fault=hang]]", rid=f"r{number}")) for number in range(6)]
             await until(lambda: sim.counters.running == 6)
-            loads = (await engine.GetLoads(vllm_pb.GetLoadsRequest(), timeout=5)).loads
+            loads = (await engine.GetLoads(vllm_pb.GetLoadsRequest(), timeout=30)).loads
             assert [(load.dp_rank, load.num_running_reqs) for load in loads] == [(0, 2), (1, 2), (2, 2)]
             assert info.data_parallel_size == 3
-            await engine.Abort(vllm_pb.AbortRequest(request_ids=["r4"]), timeout=5)
+            await engine.Abort(vllm_pb.AbortRequest(request_ids=["r4"]), timeout=30)
             await until(lambda: sim.counters.running == 5)
             for task in tasks:
                 task.cancel()
@@ -58,7 +58,7 @@ def test_without_a_rank_the_one_with_the_fewest_is_taken() -> None:
 
 async def feed(sim: Sim, count: int, *, start: int = 0) -> list[common_pb2.KvEventBatch]:
     async with stub(sim) as engine:
-        call = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(start_sequence_number=start), timeout=10)
+        call = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(start_sequence_number=start), timeout=30)
         found = [await call.read() for _ in range(count)]
         call.cancel()
         return found

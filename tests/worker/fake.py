@@ -28,7 +28,7 @@ def archive(files: dict[str, bytes]) -> bytes:
     return data.getvalue()
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
     """Returns when the condition holds; fails the test when that takes too long."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  what is waited for is in shared memory

@@ -59,7 +59,7 @@ def test_an_engine_that_comes_late_is_found(tmp_path: pathlib.Path) -> None:
         await fleet.seen(within_s=5)
         assert state(rig) is EngineState.PENDING
         rig.up = True
-        await until(lambda: state(rig) is EngineState.READY, within_s=1)
+        await until(lambda: state(rig) is EngineState.READY)
 
     watched(rig, scene)
 
@@ -86,10 +86,10 @@ def test_a_suspected_engine_is_checked_at_once_and_again_until_it_is_sure(tmp_pa
         assert rig.checks == checks
         WorkerView(rig.shm, row=2, folder=tmp_path).suspect(0)
         fleet.hurry()
-        await until(lambda: state(rig) is EngineState.NOT_READY, within_s=1)
+        await until(lambda: state(rig) is EngineState.NOT_READY)
         rig.up = True
         rig.info = ModelInfo(served_name="other")
-        await until(lambda: state(rig) is EngineState.READY, within_s=2)
+        await until(lambda: state(rig) is EngineState.READY)
         assert read_snapshot(tmp_path).engines[0].model == "other"
 
     watched(rig, scene)

@@ -24,7 +24,7 @@ def run(scene: Coroutine[None, None, None]) -> None:
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scene
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -346,13 +346,13 @@ def test_who_waits_too_long_for_a_connection_is_told() -> None:
 
     async def scene() -> None:
         async with upstream(script) as server:
-            engine = await opened(server.url, max_connections=1, connect_timeout_s=0.2)
+            engine = await opened(server.url, max_connections=1, connect_timeout_s=1.0)
             hanging = asyncio.ensure_future(asked(engine))
             await until(lambda: server.asked)
             with pytest.raises(EngineBusy):
                 await asked(engine)
             hanging.cancel()
-            await asyncio.wait_for(server.left.wait(), 10)  # a call that is given up is seen by the engine
+            await asyncio.wait_for(server.left.wait(), 30)  # a call that is given up is seen by the engine
             await engine.close()
             assert len(engine._pool or ()) == 0
 
@@ -403,7 +403,7 @@ def test_what_is_sent() -> None:
 def test_what_cannot_be_sent_takes_no_place() -> None:
     async def scene() -> None:
         async with upstream(saying(answer())) as server:
-            engine = await opened(server.url, max_connections=1, connect_timeout_s=0.2)
+            engine = await opened(server.url, max_connections=1, connect_timeout_s=1.0)
             for _ in range(2):
                 with pytest.raises(UnicodeEncodeError):
                     await engine.open(HttpRequest(target="/v1/x?a=€"))
@@ -414,7 +414,7 @@ def test_what_cannot_be_sent_takes_no_place() -> None:
 
 
 async def next_piece(pieces: "asyncio.Queue[bytes]") -> bytes:
-    return await asyncio.wait_for(pieces.get(), 10)
+    return await asyncio.wait_for(pieces.get(), 30)
 
 
 def test_pieces_are_poured_as_they_come_and_the_engine_waits_for_its_reader() -> None:
@@ -456,7 +456,7 @@ def test_pieces_are_poured_as_they_come_and_the_engine_waits_for_its_reader() ->
             pouring.cancel()
             await asyncio.gather(pouring, return_exceptions=True)
             call.close()
-            await asyncio.wait_for(server.left.wait(), 10)
+            await asyncio.wait_for(server.left.wait(), 30)
             await engine.close()
 
     run(scene())

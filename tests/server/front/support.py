@@ -11,7 +11,7 @@ import uvloop
 from smg.config import Config
 from smg.server.front import Front
 
-BOUND_S = 5.0
+BOUND_S = 20.0
 
 
 class App:

@@ -158,6 +158,7 @@ class FakeApiServer:
         self.watching += 1
         try:
             while True:
+                upto = self._version
                 news = [entry for entry in self._log if entry[0] > seen and self._concerns(entry[1], entry[2], query)]
                 for version, kind, what in news:
                     if kind == "ERROR" and version <= since:  # told once
@@ -166,12 +167,12 @@ class FakeApiServer:
                     for part in (line[: len(line) // 2], line[len(line) // 2 :]):  # events do not keep to the bounds of chunks
                         writer.write(b"%x\r\n%s\r\n" % (len(part), part))
                         await writer.drain()
-                seen = self._version
-                async with self._moved:
-                    await self._moved.wait_for(moved)
+                seen = upto
                 if self._cut > cut:
                     writer.write(b'a\r\n{"type":"A\r\n')
                     return
+                async with self._moved:
+                    await self._moved.wait_for(moved)
         finally:
             self.watching -= 1
 
