@@ -27,6 +27,8 @@ PASSED = (
 )
 # What two engines can compute together.
 APART = frozenset({"openai.chat", "openai.completions"})
+# Whose streams end with an event of their own.
+ENDED = APART | {"openai.responses", "anthropic.messages"}
 ALONE = Asked()
 # What describes connection and framing, and what we say ourselves.
 OURS = frozenset(
@@ -118,6 +120,7 @@ async def _choose(http: Request, services: Services, handler: Handler, passage: 
         sampling=Sampling(max_tokens=outline.max_tokens, n=outline.n),
         routing=routing(http, user=outline.user, priority=0),
         stream=outline.stream,
+        ends=passage.endpoint in ENDED,
         deadline_s=deadline(http, timeout_s=services.config.server.request_timeout_s),
     )
     return StreamReply(pump=partial(services.relay.run, request), surface=passage.surface, comments=outline.stream and passage.events)

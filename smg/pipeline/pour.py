@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from smg.engine import HttpCall
-from smg.errors import ClientGone
+from smg.errors import ClientGone, EngineUnavailable
 from smg.pipeline.usage import KEY, usage_in
 from smg.pipeline.whole_events import WholeEvents
 
@@ -22,6 +22,11 @@ FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.02  # after which it is looked again whethe
 PATIENCE_S = 60.0
 # Events that servers send before the first token: those of Responses and Messages, and a chat's first chunk, which may be the role alone.
 OPENINGS = re.compile(rb'response\.(created|queued|in_progress)"|"(message_start|ping)"|"role": ?"assistant"')
+# Events behind which nothing need come: of OpenAI's completions, Responses and Messages, and errors. Lines of events, not parts of strings.
+ENDINGS = re.compile(
+    rb'"finish_reason": ?"|(?:^|[\r\n])(?:data: ?\[DONE\]|data: ?\{"error"|event: ?error|(?:event: ?|data: ?\{"type": ?")'
+    rb"(?:message_stop|response\.(?:completed|failed|incomplete)))"
+)
 LOOKED_AT = 4096  # bytes of an event, and of those before it, in which that is looked for
 
 
@@ -45,13 +50,16 @@ class Out(Protocol):
 
 
 class Pour:
-    """`begun` is called before the first piece is written; `usage`: the token counts seen."""
+    """`begun` is called before the first piece is written; `usage`: the token counts seen. `untold`: nothing but an event tells whether the
+    engine has come to its end, see `ENDINGS`.
+    """
 
-    def __init__(self, call: HttpCall, out: Out, *, begun: Callable[[], None] | None, events: bool) -> None:
+    def __init__(self, call: HttpCall, out: Out, *, begun: Callable[[], None] | None, events: bool, untold: bool = False) -> None:
         self._call = call
         self._out = out
         self._begun = begun
         self._events = WholeEvents() if events else None
+        self._untold = untold
         self._told: list[bytes] = []
         self._pieces = 0
         self._at_work = not events
@@ -67,9 +75,12 @@ class Pour:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+        rest = self._events.rest if self._events is not None else b""
+        if self._untold and ENDINGS.search(rest) is None:
+            raise EngineUnavailable("the engine went away before its answer was complete", detail="closed without a last event")
         if self._begun is not None:
             self._begun()
-        return self._events.rest if self._events is not None else b""
+        return rest
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -91,6 +102,7 @@ class Pour:
                 self._at_work = not is_opening(data)
             if KEY in data:
                 self._told[1:] = [data]  # the first and the last: Messages tell the prompt's count first
+            self._untold = self._untold and ENDINGS.search(data) is None
         if self._begun is not None:
             self._begun()
             self._begun = None

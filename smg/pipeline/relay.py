@@ -168,7 +168,7 @@ class Relay:
                 error.retryable = error.retryable and self._another(request, passing.attempt)
                 raise error
             if head.get("content-type").lower().startswith("text/event-stream") and not head.get("content-encoding"):
-                return await _stream(call, head, passing, ledger, out)
+                return await _stream(call, head, passing, ledger, out, untold=request.ends and head.until_close)
             return await _whole(call, head, passing, ledger, out)
         finally:
             self._passing.discard(passing)
@@ -181,8 +181,8 @@ class Relay:
         return request.routing.target_worker is None and self._view.has_other(request.model, role=attempt.record.role, failed=failed)
 
 
-async def _stream(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, out: Out) -> bytes:
-    """Pours events. Until the first of them another engine may be tried."""
+async def _stream(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, out: Out, *, untold: bool) -> bytes:
+    """Pours events, see `Pour`. Until the first of them another engine may be tried."""
 
     def begun() -> None:
         passing.answer()
@@ -190,7 +190,7 @@ async def _stream(call: HttpCall, head: Head, passing: Passing, ledger: Ledger, 
         ledger.meter.answered()
         out.begin(head.status, (*kept(head, but=("cache-control",)), *UNBUFFERED), comments=True)
 
-    pour = passing.pour = Pour(call, out, begun=begun, events=True)
+    pour = passing.pour = Pour(call, out, begun=begun, events=True, untold=untold)
     last = await pour.run()
     ledger.finish(*pour.usage)
     return last

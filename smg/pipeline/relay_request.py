@@ -30,7 +30,7 @@ class RelayRequest(Struct, frozen=True, kw_only=True):
     aliases resolved; `rename(body, name)`: the body for an engine that calls it otherwise. `headers`: whole lines; `keyless`: the client's
     own key is among them. `text`: the prompt, for policies; `sampling`: how much is asked for, for what is charged beforehand.
 
-    `splice`: changes fields of the body, None where that is no JSON object. `apart`: two engines can compute it together; `batch`:
+    `ends`: streams of such answers end with an event that `smg.pipeline.pour` knows. `splice`: changes fields of the body, None where that is no JSON object. `apart`: two engines can compute it together; `batch`:
     prompts times choices; `scored`: the prompt's own log probabilities are asked for.
     """
 
@@ -53,6 +53,7 @@ class RelayRequest(Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     sampling: Sampling = Sampling()
     stream: bool = False
+    ends: bool = False
     deadline_s: float = float("inf")
 
 

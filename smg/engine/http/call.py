@@ -28,11 +28,14 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """Of an answer. Names are in lower case; `length` in bytes, None where the engine does not say."""
+    """Of an answer. Names are in lower case; `length` in bytes, None where the engine does not say. `until_close`: nothing but the end of
+    the connection tells where the body ends, whether the engine wants that or dies.
+    """
 
     status: int
     headers: list[tuple[str, str]]
     length: int | None = None
+    until_close: bool = False
 
     def get(self, name: str) -> str:
         """Gives the first value of a header, empty when there is none."""

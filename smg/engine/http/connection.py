@@ -159,8 +159,10 @@ class HttpConnection(asyncio.Protocol):
             return
         first = dict(reversed(self._headers))
         length = first.get("content-length", "")
-        self._head = Head(status=status, headers=self._headers, length=int(length) if length.isdecimal() else None)
-        self._until_close = not length and "transfer-encoding" not in first and status not in (204, 304)
+        coded = any(name == "transfer-encoding" and value.lower() != "identity" for name, value in self._headers)
+        self._until_close = not length and not coded and status not in (204, 304)
+        size = int(length) if length.isdecimal() else None
+        self._head = Head(status=status, headers=self._headers, length=size, until_close=self._until_close)
         self._spoilt = self._spoilt or not self._parser.should_keep_alive()
         if self._call is not None:
             self._call.begin(self._head)

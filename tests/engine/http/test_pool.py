@@ -180,9 +180,10 @@ def test_an_answer_before_the_request_was_read_spoils_the_connection() -> None:
     run(scene())
 
 
-def test_an_answer_that_ends_with_its_connection() -> None:
+@pytest.mark.parametrize("header", [b"", b"transfer-encoding: identity\r\n", b"Transfer-Encoding: Identity\r\n"])
+def test_an_answer_that_ends_with_its_connection(header: bytes) -> None:
     async def scene() -> None:
-        async with upstream(saying(b"HTTP/1.1 200 OK\r\n\r\nabc", b"def", close=True)) as server:
+        async with upstream(saying(b"HTTP/1.1 200 OK\r\n" + header + b"\r\nabc", b"def", close=True)) as server:
             engine = await opened(server.url)
             assert [await asked(engine), await asked(engine)] == [(200, b"abcdef")] * 2
             assert server.connections == 2
@@ -199,8 +200,10 @@ def test_an_answer_that_ends_with_its_connection() -> None:
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(b"ab"),
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(b"ab") + b"0\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n" + chunked(b"ab"),
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nab",
     ],
-    ids=["nothing", "half a head", "short of its length", "no last chunk", "half an end"],
+    ids=["nothing", "half a head", "short of its length", "no last chunk", "half an end", "two codings", "unknown coding"],
 )
 def test_an_answer_that_breaks_off(said: bytes) -> None:
     async def scene() -> None:
