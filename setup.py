@@ -33,6 +33,7 @@ MODULES: dict[str, list[str]] = {  # name -> C libraries
     "grammar_tagged": [],
     "headers": ["nghttp2"],
     "literal": [],
+    "loads": [],
     "machine": [],
     "marks": [],
     "plane": ["nghttp2"],

@@ -43,10 +43,11 @@ STAGES: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("prompt: template and tokens, new", "prompt", {"fresh": True}),
     ("prompt: seen before (L0)", "prompt", {}),
     ("plan", "plan", {}),
-    ("route: round_robin, 1 engine", "route", {"policy": "round_robin", "engines": 1}),
-    ("route: round_robin, 64 engines", "route", {"policy": "round_robin", "engines": 64}),
-    ("route: least_load, 1 engine", "route", {"policy": "least_load", "engines": 1}),
-    ("route: least_load, 64 engines", "route", {"policy": "least_load", "engines": 64}),
+    *(
+        (f"route: {policy}, {engines} engine{'s' if engines > 1 else ''}", "route", {"policy": policy, "engines": engines})
+        for policy in ("round_robin", "power_of_two", "least_load", "consistent_hashing", "cache_aware")
+        for engines in (1, 8, 256)
+    ),
     ("engine request: sglang", "write", {"protocol": "sglang"}),
     ("engine request: vllm", "write", {"protocol": "vllm"}),
     ("engine request: trtllm", "write", {"protocol": "trtllm"}),

@@ -34,6 +34,7 @@ __all__ = [
     "NativeBuckets",
     "NativeCounter",
     "NativeHistogram",
+    "NativeLoads",
     "NativePrefixIndex",
     "NativeSeats",
     "NativeShm",
@@ -52,6 +53,7 @@ __all__ = [
     "TaggedGrammar",
     "ThoughtMarks",
     "Vocabulary",
+    "native_least_of",
     "packed_ids",
     "value_span",
 ]
@@ -77,6 +79,8 @@ from smg_ext.grammar_nested import NestedGrammar  # noqa: E402
 from smg_ext.grammar_python import LiteralGrammar, PythonGrammar  # noqa: E402
 from smg_ext.grammar_tagged import TaggedGrammar  # noqa: E402
 from smg_ext.headers import Headers  # noqa: E402
+from smg_ext.loads import Loads as NativeLoads  # noqa: E402
+from smg_ext.loads import least_of as native_least_of  # noqa: E402
 from smg_ext.machine import Machine  # noqa: E402
 from smg_ext.marks import MarkSet  # noqa: E402
 from smg_ext.plane import Call, Connection  # noqa: E402  re-exports

@@ -1,6 +1,20 @@
 from libc.stdint cimport int64_t
 
 
+cdef enum:
+    # words of an engine slot: state, epoch, suspect, the load fields, the breaker
+    E_WORDS = 16
+    E_STATE = 0
+    E_EPOCH = 1
+    E_SUSPECT = 2
+    E_LOAD = 3
+    LOAD_FIELDS = 9
+    E_BREAKER = 12
+    BREAKER_STATE = 3
+    BREAKER_EPOCH_SHIFT = 18
+    BREAKER_EPOCHS = 63
+
+
 cdef struct ShmC:
     int64_t *words
     int64_t *engines
@@ -13,6 +27,9 @@ cdef struct ShmC:
     int64_t engine_count
     int64_t series_count
     int64_t cell_count
+
+
+cdef void sum_slot(ShmC *shm, int64_t slot, int64_t *requests, int64_t *tokens) noexcept nogil
 
 
 cdef class Shm:

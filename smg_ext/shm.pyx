@@ -49,26 +49,8 @@ cdef enum:
     H_DROPPED = 13
     H_RETRIES = 16
     H_COUNTS_AT = 19
+    H_CHANGES = 20
     HEADER_WORDS = 32
-    # words of an engine slot: state, epoch, suspect, the load fields, the breaker
-    E_WORDS = 16
-    E_STATE = 0
-    E_EPOCH = 1
-    E_SUSPECT = 2
-    E_LOAD = 3
-    LOAD_FIELDS = 9
-    L_RUNNING = 0
-    L_WAITING = 1
-    L_USED = 2
-    L_MAX = 3
-    L_UNCACHED = 4
-    L_POLLED = 6
-    L_REQUESTS = 7
-    L_TOKENS = 8
-    E_BREAKER = 12
-    BREAKER_EPOCH_SHIFT = 18
-    BREAKER_EPOCHS = 63
-    SURVEY_FIELDS = 8
     # words of an engine's counts
     N_WORDS = 8
     COUNT_FIELDS = 6
@@ -92,56 +74,18 @@ cdef enum:
     SPINS = 100000
 
 
-cdef void _sums(ShmC *shm, const int64_t[::1] slots, int64_t[::1] out, Py_ssize_t stride) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int64_t row, epoch, requests, tokens
-    cdef int64_t *cell
-    for i in range(slots.shape[0]):
-        epoch = smg_load(shm.engines + slots[i] * E_WORDS + E_EPOCH)
-        requests = 0
-        tokens = 0
-        for row in range(shm.row_count):
-            cell = shm.inflight + (row * shm.engine_count + slots[i]) * I_WORDS
-            if smg_load(cell) == epoch:
-                requests += smg_load(cell + 1)
-                tokens += smg_load(cell + 2)
-        out[stride * i] = requests
-        out[stride * i + 1] = tokens
-
-
-cdef int64_t _least(int64_t one, int64_t other) noexcept nogil:
-    return one if one < other else other
-
-
-cdef int64_t _beyond(int64_t reported, int64_t counted) noexcept nogil:
-    return reported - counted if reported > counted else 0
-
-
-cdef void _survey(
-    ShmC *shm, const int64_t[::1] slots, const int64_t[::1] epochs, int64_t state, int64_t fresh_ms, int64_t[::1] out
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int64_t *at
-    cdef int64_t *load
-    cdef int64_t *found
-    _sums(shm, slots, out, SURVEY_FIELDS)
-    for i in range(slots.shape[0]):
-        at = shm.engines + slots[i] * E_WORDS
-        load = at + E_LOAD
-        found = &out[SURVEY_FIELDS * i]
-        found[2] = smg_load(at + E_STATE) == state and smg_load(at + E_EPOCH) == epochs[i]
-        found[3] = smg_load(at + E_BREAKER) & 3
-        found[4] = 0
-        found[5] = 0
-        found[6] = 0
-        found[7] = 0
-        if smg_load(load + L_POLLED) > fresh_ms:
-            found[4] = _beyond(smg_load(load + L_RUNNING) + smg_load(load + L_WAITING), smg_load(load + L_REQUESTS))
-            found[5] = _beyond(smg_load(load + L_UNCACHED), smg_load(load + L_TOKENS))
-            if smg_load(load + L_UNCACHED) == 0:
-                found[6] = _least(smg_load(load + L_WAITING), found[4])
-            if smg_load(load + L_MAX) > 0:
-                found[7] = 1000 * _least(smg_load(load + L_USED), 1 << 50) // smg_load(load + L_MAX)
+cdef void sum_slot(ShmC *shm, int64_t slot, int64_t *requests, int64_t *tokens) noexcept nogil:
+    """Requests and tokens in flight at a slot in its present epoch, over all rows."""
+    cdef int64_t _row
+    cdef int64_t epoch = smg_load(shm.engines + slot * E_WORDS + E_EPOCH)
+    cdef int64_t *cell = shm.inflight + slot * I_WORDS
+    requests[0] = 0
+    tokens[0] = 0
+    for _row in range(shm.row_count):
+        if smg_load(cell) == epoch:
+            requests[0] += smg_load(cell + 1)
+            tokens[0] += smg_load(cell + 2)
+        cell += shm.engine_count * I_WORDS
 
 
 cdef void _clear(ShmC *shm, int64_t row) noexcept nogil:
@@ -163,6 +107,7 @@ cdef void _clear(ShmC *shm, int64_t row) noexcept nogil:
     smg_store(cell + R_PHASE, 0)
     smg_store(cell + R_BEAT, 0)
     smg_store(cell + R_PID, 0)
+    smg_add(shm.words + H_CHANGES, 1)      # it may have died between a change and its count
 
 
 cdef int64_t _series(ShmC *shm, const unsigned char *key, int64_t length, int64_t start, int64_t count) noexcept nogil:
@@ -268,6 +213,7 @@ cdef class Shm:
         smg_store(at + E_STATE, state)
         epoch = smg_add(at + E_EPOCH, 1) + 1
         smg_store(at + E_BREAKER, (epoch & BREAKER_EPOCHS) << BREAKER_EPOCH_SHIFT)
+        smg_add(self.c.words + H_CHANGES, 1)
         return epoch
 
     def engine_state(self, int64_t slot):
@@ -276,7 +222,12 @@ cdef class Shm:
 
     def set_engine_state(self, int64_t slot, int64_t state):
         """Sets the state of a slot."""
-        smg_store(self._engine(slot) + E_STATE, state)
+        if smg_swap(self._engine(slot) + E_STATE, state) != state:
+            smg_add(self.c.words + H_CHANGES, 1)
+
+    def changes(self):
+        """Gives how often an engine's epoch, state or breaker's state has changed: what may have requests is what it was then."""
+        return smg_load(self.c.words + H_CHANGES)
 
     def engine_epoch(self, int64_t slot):
         """Gives the epoch of a slot, 0 when it never was used."""
@@ -357,21 +308,8 @@ cdef class Shm:
         for i in range(slots.shape[0]):
             self._engine(slots[i])
         with nogil:
-            _sums(&self.c, slots, out, 2)
-
-    def survey(self, const int64_t[::1] slots, const int64_t[::1] epochs, int64_t state, int64_t fresh_ms, int64_t[::1] out):
-        """Fills `out` with what routing asks of each slot, in the order of `smg.obs.shm.SURVEY_FIELDS`.
-
-        `usable` is 1 where the slot has that state and epoch. What engines report counts when it was polled after `fresh_ms`, and only as
-        far as it goes beyond what this gateway itself had there when it asked.
-        """
-        cdef Py_ssize_t i
-        if epochs.shape[0] < slots.shape[0] or out.shape[0] < SURVEY_FIELDS * slots.shape[0]:
-            raise ValueError("no room for the fields of every slot")
-        for i in range(slots.shape[0]):
-            self._engine(slots[i])
-        with nogil:
-            _survey(&self.c, slots, epochs, state, fresh_ms, out)
+            for i in range(slots.shape[0]):
+                sum_slot(&self.c, slots[i], &out[2 * i], &out[2 * i + 1])
 
     def breaker(self, int64_t slot):
         """Gives the word of a slot's circuit breaker; `smg.worker.breaker` says what is in it."""
@@ -379,7 +317,11 @@ cdef class Shm:
 
     def swap_breaker(self, int64_t slot, int64_t expected, int64_t word):
         """Replaces that word if it still is `expected`; False when it was not."""
-        return smg_claim(self._engine(slot) + E_BREAKER, expected, word) == 1
+        if not smg_claim(self._engine(slot) + E_BREAKER, expected, word):
+            return False
+        if (expected ^ word) & BREAKER_STATE:
+            smg_add(self.c.words + H_CHANGES, 1)
+        return True
 
     def earn_retry(self, int64_t amount, int64_t most):
         """Adds to what retries may spend, while there is less than `most`."""

@@ -30,7 +30,6 @@ __all__ = [
     "RANKS",
     "SEATS_HEADER_WORDS",
     "STICKY_HEADER_WORDS",
-    "SURVEY_FIELDS",
     "Block",
     "PlainShm",
     "Shm",
@@ -48,9 +47,6 @@ LOAD_FIELDS = (
 )
 # What is counted of an engine's life: requests that its breaker has judged, and the changes of its breaker.
 COUNT_FIELDS = ("success", "failure", "closed_open", "open_half_open", "half_open_closed", "half_open_open")
-# What `survey` says of an engine: requests and prompt tokens in flight, whether it takes requests, its breaker's state, what it has of
-# others' requests and tokens, of waiting requests whose tokens it does not tell, and the part of its KV cache in use, in thousandths.
-SURVEY_FIELDS = ("requests", "tokens", "usable", "breaker", "foreign_requests", "foreign_tokens", "foreign_untold", "usage_milli")
 
 MAGIC = 0x534D4702
 HEADER_WORDS = 32
@@ -74,12 +70,13 @@ HEADER_WORDS = 32
     SEATS_AT,
     BUCKETS_AT,
     COUNTS_AT,
-) = range(1, 20)
+    CHANGES,
+) = range(1, 21)
 ENGINE_WORDS, ROW_WORDS, INFLIGHT_WORDS, SERIES_WORDS, COUNT_WORDS = 16, 8, 4, 64, 8
 STATE, EPOCH, SUSPECT, LOAD = range(4)
 BREAKER = LOAD + len(LOAD_FIELDS)
 TURN = len(COUNT_FIELDS)  # of an engine's counts: no count, but whose turn it is among the engines of which it is the first
-BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS = 18, 63
+BREAKER_EPOCH_SHIFT, BREAKER_EPOCHS, BREAKER_STATE = 18, 63, 3
 PID, PHASE, BEAT, CONNECTIONS = range(4)
 SERIES_STATE, SERIES_FIRST, SERIES_COUNT, SERIES_LENGTH, SERIES_KEY = range(5)
 KEY_BYTES = (SERIES_WORDS - SERIES_KEY) * 8
@@ -185,6 +182,12 @@ class PlainShm:
             raise IndexError(f"no engine slot {slot}")
         return self._engines_at + slot * ENGINE_WORDS
 
+    def engine(self, slot: int) -> tuple[int, int, int, list[int]]:
+        """Gives a slot's state, its epoch, the state of its breaker, and what it reports. For the twins of other tables."""
+        at = self._engine(slot)
+        load = self._words[at + LOAD : at + LOAD + len(LOAD_FIELDS)].tolist()
+        return self._words[at + STATE], self._words[at + EPOCH], self._words[at + BREAKER] & BREAKER_STATE, load
+
     def _row(self, row: int) -> int:
         if not 0 <= row < self._words[ROWS]:
             raise IndexError(f"no process row {row}")
@@ -217,13 +220,17 @@ class PlainShm:
         self._words[at + EPOCH] += 1
         epoch = self._words[at + EPOCH]
         self._words[at + BREAKER] = (epoch & BREAKER_EPOCHS) << BREAKER_EPOCH_SHIFT
+        self._words[CHANGES] += 1
         return epoch
 
     def engine_state(self, slot: int) -> int:
         return self._words[self._engine(slot) + STATE]
 
     def set_engine_state(self, slot: int, state: int) -> None:
-        self._words[self._engine(slot) + STATE] = state
+        self._words[CHANGES] += self._swap(self._engine(slot) + STATE, state) != state
+
+    def changes(self) -> int:
+        return self._words[CHANGES]
 
     def engine_epoch(self, slot: int) -> int:
         return self._words[self._engine(slot) + EPOCH]
@@ -293,26 +300,6 @@ class PlainShm:
             out[2 * index] = sum(self._words[at + 1] for at in counted)
             out[2 * index + 1] = sum(self._words[at + 2] for at in counted)
 
-    def survey(self, slots: "array[int]", epochs: "array[int]", state: int, fresh_ms: int, out: "array[int]") -> None:
-        fields = len(SURVEY_FIELDS)
-        if len(epochs) < len(slots) or len(out) < fields * len(slots):
-            raise ValueError("no room for the fields of every slot")
-        sums = array("q", bytes(16 * len(slots)))
-        self.sums(slots, sums)
-        for index, (slot, epoch) in enumerate(zip(slots, epochs, strict=False)):
-            at = self._engine(slot)
-            usable = self._words[at + STATE] == state and self._words[at + EPOCH] == epoch
-            row = (*sums[2 * index : 2 * index + 2], int(usable), self._words[at + BREAKER] & 3, *self._foreign(at + LOAD, fresh_ms))
-            out[fields * index : fields * index + fields] = array("q", row)
-
-    def _foreign(self, at: int, fresh_ms: int) -> tuple[int, int, int, int]:
-        running, waiting, used, most, uncached, _, polled_ms, counted_requests, counted_tokens = self._words[at : at + len(LOAD_FIELDS)]
-        if polled_ms <= fresh_ms:
-            return 0, 0, 0, 0
-        requests = max(0, running + waiting - counted_requests)
-        untold = 0 if uncached else min(waiting, requests)
-        return requests, max(0, uncached - counted_tokens), untold, 1000 * min(used, 1 << 50) // most if most > 0 else 0
-
     def breaker(self, slot: int) -> int:
         return self._words[self._engine(slot) + BREAKER]
 
@@ -321,6 +308,7 @@ class PlainShm:
         if self._words[at] != expected:
             return False
         self._words[at] = word
+        self._words[CHANGES] += bool((expected ^ word) & BREAKER_STATE)
         return True
 
     def earn_retry(self, amount: int, most: int) -> None:
@@ -358,6 +346,7 @@ class PlainShm:
         for cell in range(self._words[CELLS_USED] if row else 0):
             self._words[self._cells_at + cell] += self._swap(self._cells_at + row * self._words[CELLS] + cell, 0)
         self._words[at + PID], self._words[at + PHASE], self._words[at + BEAT], self._words[at + CONNECTIONS] = 0, 0, 0, 0
+        self._words[CHANGES] += 1
 
     def series(self, key: bytes, start: int, cells: int) -> int:
         if start < 0 or cells < 1:

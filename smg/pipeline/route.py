@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from smg.config.tree import Routing as RoutingConfig
 from smg.errors import NoEngine
 from smg.obs.metrics import Counter, Meter
-from smg.policy import POLICIES, Candidate, Policy, RouteRequest, build_policy
+from smg.policy import POLICIES, Candidates, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
 from smg.worker import EngineRecord, Lease, Role, WorkerView
 
@@ -52,10 +52,7 @@ class Router:
         `text`: the prompt where the engine tokenizes; `prompt_ids` is empty then. A target that the request names is the engine that
         answers, so that a prefill engine is chosen as if there were none.
         """
-        candidates = self._view.candidates(model, role=role)
-        if runtime:
-            slots = {record.slot for record in self._view.engines(model) if record.runtime == runtime}
-            candidates = [candidate for candidate in candidates if candidate.slot in slots]
+        candidates = self._view.candidates(model, role=role, runtime=runtime)
         if not candidates:
             raise NoEngine(f"no {ROLE_WORDS[role]}engine is ready for {model!r}", retry_after_s=self._view.wait_s(model, role=role))
         named, size = self._chosen(model, role), len(prompt_ids) or len(text) // 4
@@ -63,27 +60,28 @@ class Router:
         if routing.target_worker is not None and role != "prefill" and policy.takes_target:
             return self._target(model, routing.target_worker, candidates, tokens=size, named=named)
         if avoid:
-            candidates = [candidate for candidate in candidates if candidate.slot not in avoid] or candidates
+            candidates = candidates.without(avoid) or candidates
         name = model if role == "regular" else f"{model}\n{role}"
         request = RouteRequest(prompt_ids=prompt_ids, routing=routing, model=name, text=text)
-        best = chosen = candidates[policy.select(candidates, request=request)]
+        best = chosen = policy.select(candidates, request=request)
         if self._config.dp_minimum_tokens_scheduler:
             chosen = _least_rank(best, candidates)
-        cached = policy.cached_tokens if chosen is best else 0
-        taken = self._taken(model, chosen, tokens=max(0, size - cached), named=named)
+        cached = policy.cached_tokens if chosen == best else 0
+        taken = self._taken(model, candidates, chosen, tokens=max(0, size - cached), named=named)
         if taken is None:  # it was removed meanwhile, or others probe it
             return self.route(model, avoid, prompt_ids=prompt_ids, routing=routing, role=role, runtime=runtime, text=text)
         taken[1].rank = policy.rank
         return taken
 
-    def _taken(self, model: str, chosen: Candidate, *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease] | None:
+    def _taken(self, model: str, candidates: Candidates, index: int, *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease] | None:
         """Gives a candidate's record and the lease there; None when it is none any more."""
-        record = self._view.record(chosen.slot)
-        if record is None or record.model != model or (chosen.probe and not self._view.take_probe(chosen.slot)):
+        slot, probe = candidates.slots[index], candidates.is_probe(index)
+        record = self._view.record(slot)
+        if record is None or record.model != model or (probe and not self._view.take_probe(slot)):
             return None
         if named.selections is not None:
             named.selections.add()
-        return record, self._view.acquire(chosen.slot, tokens, probe=chosen.probe)
+        return record, self._view.acquire(slot, tokens, probe=probe)
 
     def _chosen(self, model: str, role: Role) -> Chosen:
         """The policy that an engine of the model and role names by its label `policy`, else the role's, the model's own, that of all."""
@@ -109,19 +107,19 @@ class Router:
         mode = "http" if any(record.relayed for record in engines) else "grpc"
         return self._meter.counter("smg_worker_selection_total", (role, mode, model, policy)) if self._meter is not None else None
 
-    def _target(self, model: str, index: str, candidates: list[Candidate], *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease]:
+    def _target(self, model: str, index: str, candidates: Candidates, *, tokens: int, named: Chosen) -> tuple[EngineRecord, Lease]:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""
         records = self._view.engines(model)
         record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
-        chosen = next((candidate for candidate in candidates if record is not None and candidate.slot == record.slot), None)
-        taken = chosen and self._taken(model, chosen, tokens=tokens, named=named)
+        chosen = candidates.index_of.get(record.slot) if record is not None else None
+        taken = None if chosen is None else self._taken(model, candidates, chosen, tokens=tokens, named=named)
         if not taken:
             raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)
         return taken
 
 
-def _least_rank(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
+def _least_rank(chosen: int, candidates: Candidates) -> int:
     """Of the chosen engine's data-parallel ranks the one with the fewest tokens under way; the chosen one among equals."""
-    engine, at, _ = chosen.url.rpartition("@")
-    ranks = [candidate for candidate in candidates if at and candidate.url.startswith(f"{engine}@")]
-    return min(ranks, key=lambda candidate: (candidate.tokens, candidate is not chosen), default=chosen)
+    engine, at, _ = candidates.urls[chosen].rpartition("@")
+    ranks = [index for index, url in enumerate(candidates.urls) if at and url.startswith(f"{engine}@")]
+    return min(ranks, key=lambda index: (candidates[index].tokens, index != chosen), default=chosen)

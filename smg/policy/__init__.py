@@ -1,6 +1,6 @@
 """Routing policies: one file each, found by name in `POLICIES`. The pipeline's route stage calls the chosen one."""
 
-__all__ = ["POLICIES", "Candidate", "Policy", "RouteRequest", "build_policy"]
+__all__ = ["POLICIES", "Candidate", "Candidates", "Policy", "RouteRequest", "build_policy"]
 
 from smg.policy import (  # noqa: F401  each registers itself
     bucket,
@@ -14,5 +14,5 @@ from smg.policy import (  # noqa: F401  each registers itself
     random,
     round_robin,
 )
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidate, Candidates, Policy, RouteRequest
 from smg.policy.build import build_policy

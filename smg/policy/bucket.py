@@ -6,11 +6,10 @@ an even sample of the requests, so each comes to the same boundaries by itself.
 
 import random
 import time
-from collections.abc import Sequence
 
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["Bucket"]
 
@@ -29,16 +28,15 @@ class Bucket(Policy):
         self._before: list[float] = []
         self._adjust_at = time.monotonic() + config.bucket_adjust_interval_s
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         size = max(1, request.size)
         bin_ = min(bin_of(size), BINS - 1)
         self._window[bin_] += size
         if time.monotonic() >= self._adjust_at:
             self._adjust()
-        in_order = sorted(range(len(candidates)), key=lambda index: candidates[index].slot)
-        chosen = in_order[min(int(self._position(size, bin_) * len(candidates)), len(candidates) - 1)]
+        chosen = candidates.in_order[min(int(self._position(size, bin_) * len(candidates)), len(candidates) - 1)]
         least = self.least_loaded(candidates)
-        most, fewest = (candidates[index].tokens + candidates[index].foreign_tokens for index in (chosen, least))
+        most, fewest = (one.tokens + one.foreign_tokens for one in (candidates[chosen], candidates[least]))
         excess = most - fewest > self.config.balance_abs_threshold
         return least if excess and most > fewest * self.config.balance_rel_threshold else chosen
 

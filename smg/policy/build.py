@@ -1,10 +1,8 @@
 """Makes the policy that the configuration asks for. Called by the pipeline's route stage, once a model."""
 
-from collections.abc import Sequence
-
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.manual import Manual
 
 __all__ = ["build_policy"]
@@ -20,7 +18,7 @@ class KeyFirst(Policy):
         self._policy = policy
         self._manual = Manual(config, shm=shm)
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         policy = self._manual if request.routing.key else self._policy
         chosen = policy.select(candidates, request=request)
         self.cached_tokens, self.rank = policy.cached_tokens, policy.rank

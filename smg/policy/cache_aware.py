@@ -6,12 +6,12 @@ score of all policies. There is no threshold at which one of the two is thrown a
 
 import random
 from array import array
-from collections.abc import Sequence
 
 from smg.config.tree import Routing
 from smg.kvindex import PrefixIndex
+from smg.obs.loads import least_of
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["CacheAware"]
 
@@ -27,19 +27,15 @@ class CacheAware(Policy):
         self._index = PrefixIndex(shm)
         self._held = array("q")
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         index, held = self._index, self._held
         prompt = index.text_prompt(request.text) if request.text and not request.prompt_ids else index.prompt(request.prompt_ids)
-        slots = array("q", [candidate.slot for candidate in candidates])
+        slots = candidates.slots
         if len(held) < len(slots):
             held = self._held = array("q", slots)
         index.match(prompt, slots, held)
         unit = 1 if request.prompt_ids else BYTES_PER_TOKEN
-        costs = [self.work(candidate) - saved // unit for candidate, saved in zip(candidates, held, strict=False)]
-        least = min(costs)
-        chosen = costs.index(least)
-        if costs.count(least) > 1:
-            chosen = random.choice([i for i, cost in enumerate(costs) if cost == least])
+        chosen = least_of(candidates.works(self.cost), random.getrandbits(31), held, unit)
         self.rank = index.rank(prompt, slots[chosen])
         index.insert(prompt, slots[chosen], self.rank)
         self.cached_tokens = held[chosen] // unit

@@ -5,11 +5,9 @@ hashing with bounded loads: Mirrokni, Thorup, Zadimoghaddam 2018). An engine hol
 long wait costs more than the move.
 """
 
-from collections.abc import Sequence
-
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.deck import Deck
 from smg.policy.ring import Ring, hash_key
 
@@ -33,7 +31,7 @@ class ConsistentHashing(Policy):
         self._ring = Ring()
         self._deck = Deck()
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         key = request.routing.key or request.routing.user
         if not key:
             return self._deck.draw(candidates)
@@ -41,9 +39,8 @@ class ConsistentHashing(Policy):
         owner = self._ring.find(place, candidates)
         if not self.config.consistent_hashing_slack_tokens:
             return owner
-        works = [self.work(candidate) for candidate in candidates]
+        works = candidates.works(self.cost)
         bound = LOAD_FACTOR * sum(works) / len(works) + self.config.consistent_hashing_slack_tokens
         if works[owner] <= bound:
             return owner
-        free = [index for index, work in enumerate(works) if work <= bound]
-        return free[self._ring.find(place, [candidates[index] for index in free])]
+        return self._ring.find(place, candidates, free=lambda index: works[index] <= bound)

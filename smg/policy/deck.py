@@ -5,9 +5,9 @@ next about half of the engines change places with a neighbour, which after some 
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from smg.policy.base import Candidate
+from smg.types.candidate import Candidates
 
 __all__ = ["Deck"]
 
@@ -19,11 +19,11 @@ class Deck:
         self._order: list[int] = []  # slots
         self._left: list[int] = []
 
-    def draw(self, candidates: Sequence[Candidate]) -> int:
+    def draw(self, candidates: Candidates) -> int:
         """Gives the index of the next candidate."""
         if len(candidates) == 1:
             return 0
-        index_of = {candidate.slot: index for index, candidate in enumerate(candidates)}
+        index_of = candidates.index_of
         while True:
             for place, slot in enumerate(self._left):
                 if slot in index_of:

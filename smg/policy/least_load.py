@@ -1,8 +1,6 @@
 """Least load: the candidate with the least work queued, counted over all worker processes."""
 
-from collections.abc import Sequence
-
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["LeastLoad"]
 
@@ -11,5 +9,5 @@ __all__ = ["LeastLoad"]
 class LeastLoad(Policy):
     """Compares prompt tokens to compute, a request in flight counting for some; ties are broken at random."""
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         return self.least_loaded(candidates)

@@ -5,13 +5,12 @@ Engines that come later get only new keys. A key whose engine is away goes to an
 
 import random
 import time
-from collections.abc import Sequence
 from hashlib import blake2b
 
 from smg.config.tree import Routing
 from smg.kvindex import PrefixIndex, Sticky
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.deck import Deck
 
 __all__ = ["Manual"]
@@ -34,13 +33,13 @@ class Manual(Policy):
         self._idle_s = int(config.max_idle_s)
         self._expire_at_s = 0
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         text = request.routing.key or request.routing.user
         now_s = int(time.monotonic())
         if not text:
             return self._assign(candidates, now_s=now_s)
         key = self._key(f"{request.model}\n{text}")
-        index_of = {candidate.slot: index for index, candidate in enumerate(candidates)}
+        index_of = candidates.index_of
         bound = self._sticky.find(key, now_s, self._idle_s)
         for slot in (bound, -1 if bound < 0 else self._sticky.find(key ^ WORD, now_s, self._idle_s)):
             if slot in index_of:
@@ -48,7 +47,7 @@ class Manual(Policy):
         chosen = self._assign(candidates, now_s=now_s)
         if bound >= 0:
             self._sticky.put(key ^ WORD, bound, now_s)
-        self._sticky.put(key, candidates[chosen].slot, now_s)
+        self._sticky.put(key, candidates.slots[chosen], now_s)
         return chosen
 
     def _key(self, text: str) -> int:
@@ -59,7 +58,7 @@ class Manual(Policy):
         data += b"\x80" + bytes(-len(data) - 1 & 63)  # no two keys are alike once they are filled up
         return self._index.names(0, data, len(data) // 4)[0] * SPREAD & WORD
 
-    def _assign(self, candidates: Sequence[Candidate], *, now_s: int) -> int:
+    def _assign(self, candidates: Candidates, *, now_s: int) -> int:
         mode = self.config.assignment_mode
         if mode == "min_load":
             return self.least_loaded(candidates)
@@ -68,6 +67,6 @@ class Manual(Policy):
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + EXPIRE_S
             self._sticky.expire(now_s, self._idle_s)
-        counts = [self._sticky.keys(candidate.slot) for candidate in candidates]
+        counts = [self._sticky.keys(slot) for slot in candidates.slots]
         least = min(counts)
         return random.choice([index for index, count in enumerate(counts) if count == least])

@@ -1,8 +1,6 @@
 """Passthrough: always the first candidate. For a gateway that stands before one engine, or before another balancer."""
 
-from collections.abc import Sequence
-
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["Passthrough"]
 
@@ -11,5 +9,5 @@ __all__ = ["Passthrough"]
 class Passthrough(Policy):
     """Takes the ready candidate with the lowest slot."""
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        return min(range(len(candidates)), key=lambda i: candidates[i].slot)
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
+        return candidates.in_order[0]

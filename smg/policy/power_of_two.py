@@ -1,9 +1,8 @@
 """Power of two choices (Mitzenmacher 2001): two candidates at random, the less loaded one is taken."""
 
 import random
-from collections.abc import Sequence
 
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["PowerOfTwo"]
 
@@ -12,8 +11,9 @@ __all__ = ["PowerOfTwo"]
 class PowerOfTwo(Policy):
     """Draws two different candidates; a tie goes to the first drawn, which is random."""
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         if len(candidates) == 1:
             return 0
-        first, second = random.sample(range(len(candidates)), 2)
-        return second if self.work(candidates[second]) < self.work(candidates[first]) else first
+        first, second = random.randrange(len(candidates)), random.randrange(len(candidates) - 1)
+        second += second >= first
+        return second if candidates.work(second, self.cost) < candidates.work(first, self.cost) else first

@@ -3,12 +3,13 @@
 Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018), of the prompt's first tokens.
 """
 
+import random
 from array import array
-from collections.abc import Sequence
 
 from smg.config.tree import Routing
+from smg.obs.loads import least_of
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.ring import Ring, hash_key
 
 __all__ = ["PrefixHash"]
@@ -24,12 +25,13 @@ class PrefixHash(Policy):
         super().__init__(config, shm=shm)
         self._ring = Ring()
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         count = self.config.prefix_token_count
         if request.prompt_ids:
             data = array("I", request.prompt_ids[:count]).tobytes()
         else:
             data = request.text[: count * BYTES_PER_TOKEN].encode("utf-8", "surrogatepass")
         owner = self._ring.find(hash_key(data), candidates)
-        share = (sum(map(self.work, candidates)) + request.size + self.config.request_cost_tokens) / len(candidates)
-        return owner if self.work(candidates[owner]) <= share * self.config.prefix_hash_load_factor else self.least_loaded(candidates)
+        works = candidates.works(self.cost)
+        share = (sum(works) + request.size + self.config.request_cost_tokens) / len(works)
+        return owner if works[owner] <= share * self.config.prefix_hash_load_factor else least_of(works, random.getrandbits(31))

@@ -1,10 +1,8 @@
 """Random choice, without the heaps that chance makes: each candidate once a round, in an order that nobody can tell."""
 
-from collections.abc import Sequence
-
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.deck import Deck
 
 __all__ = ["Random"]
@@ -18,5 +16,5 @@ class Random(Policy):
         super().__init__(config, shm=shm)
         self._deck = Deck()
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
         return self._deck.draw(candidates)

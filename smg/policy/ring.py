@@ -5,11 +5,11 @@ is away for a while keeps its places: its keys go to the next on the ring and co
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Set
 from hashlib import blake2b
 from struct import unpack
 
-from smg.policy.base import Candidate
+from smg.types.candidate import Candidates
 
 __all__ = ["Ring", "hash_key"]
 
@@ -32,16 +32,19 @@ class Ring:
         self._known: set[str] = set()
         self._places: list[int] = []
         self._owners: dict[int, str] = {}
+        self._seen: Candidates | None = None
 
-    def find(self, key: int, candidates: Sequence[Candidate]) -> int:
-        """Gives the index of the candidate that comes first at or after the key's place."""
-        index_of = {candidate.url: index for index, candidate in enumerate(candidates)}
-        if not self._known.issuperset(index_of):
-            self._take(index_of.keys())
+    def find(self, key: int, candidates: Candidates, free: Callable[[int], bool] = lambda index: True) -> int:
+        """Gives the index of the candidate that comes first at or after the key's place, of those that are `free`; one must be."""
+        index_of = candidates.index_of_url
+        if candidates is not self._seen:
+            if not self._known.issuperset(index_of):
+                self._take(index_of.keys())
+            self._seen = candidates
         places, start = self._places, bisect_left(self._places, key)
         for step in range(len(places)):
             index = index_of.get(self._owners[places[(start + step) % len(places)]])
-            if index is not None:
+            if index is not None and free(index):
                 return index
         raise AssertionError("a candidate that is not on the ring")
 

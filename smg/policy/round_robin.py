@@ -1,8 +1,6 @@
 """Round robin: each candidate in turn, one turn for all data workers."""
 
-from collections.abc import Sequence
-
-from smg.policy.base import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 
 __all__ = ["RoundRobin"]
 
@@ -11,6 +9,6 @@ __all__ = ["RoundRobin"]
 class RoundRobin(Policy):
     """Takes the candidates in the order of their slots. The turn is kept with the first of them, so that each pool has one of its own."""
 
-    def select(self, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
-        in_order = sorted(range(len(candidates)), key=lambda index: candidates[index].slot)
-        return in_order[self.shm.turn(candidates[in_order[0]].slot) % len(in_order)]
+    def select(self, candidates: Candidates, *, request: RouteRequest) -> int:
+        in_order = candidates.in_order
+        return in_order[self.shm.turn(candidates.slots[in_order[0]]) % len(in_order)]

@@ -6,23 +6,23 @@ every call. `smg.pipeline` routes with it.
 
 import os
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from smg.config.tree import Resilience
-from smg.obs.shm import SURVEY_FIELDS, Shm, now_ms
-from smg.types.candidate import Candidate
+from smg.obs.loads import loads_of
+from smg.obs.shm import Shm
+from smg.types.candidate import Candidates
 from smg.worker.breaker import OUTCOMES, Breaker
+from smg.worker.candidates import Group
 from smg.worker.record import DEPARTED_S, EngineRecord, EngineState, Role
 from smg.worker.snapshot import read_snapshot
 
 __all__ = ["Lease", "WorkerView"]
 
-READY = EngineState.READY.value  # comparing with a member itself takes longer than the rest of the look
 LOST = frozenset((EngineState.NOT_READY.value, EngineState.FAILED.value))
-FIELDS = len(SURVEY_FIELDS)
+NOBODY = Candidates(())
 STALE_MS = 30_000
 
 
@@ -79,22 +79,6 @@ class Lease:
                 self._breaker.give_back(self._slot, epoch=self._epoch)
 
 
-class Group:
-    """The engines of one model, with the arrays by which their counts are read in one call."""
-
-    def __init__(self) -> None:
-        self.records: list[EngineRecord] = []
-        self.slots = array("q")
-        self.epochs = array("q")
-        self.found = array("q")
-
-    def add(self, record: EngineRecord) -> None:
-        self.records.append(record)
-        self.slots.append(record.slot)
-        self.epochs.append(record.epoch)
-        self.found.extend([0] * FIELDS)
-
-
 class WorkerView:
     """Used from one event loop. `row` is the process's own row in shared memory; `wake_fd`, an eventfd, wakes the control process.
 
@@ -115,11 +99,12 @@ class WorkerView:
         self.shm = shm
         self.row = row
         self.breaker = breaker or Breaker(shm, config=Resilience())
+        self._loads = loads_of(shm)
         self._stale_ms = stale_ms
         self._folder = folder
         self._wake_fd = wake_fd
         self.generation = -1
-        self._groups: dict[tuple[str, Role], Group] = {}
+        self._groups: dict[tuple[str, Role, str], Group] = {}
         self._models: dict[str, list[EngineRecord]] = {}
         self._records: dict[int, EngineRecord] = {}
         self._paired: set[str] = set()
@@ -173,30 +158,20 @@ class WorkerView:
         """Gives the addresses of engines that served and do not answer checks any more."""
         return frozenset(record.address for record in self._records.values() if self.shm.engine_state(record.slot) in LOST)
 
-    def candidates(self, model: str, *, role: Role = "regular") -> list[Candidate]:
-        """Gives the engines of a model and role that may have a request, with what is under way there."""
+    def candidates(self, model: str, *, role: Role = "regular", runtime: str = "") -> Candidates:
+        """Gives the engines of a model and role that may have a request, with what is under way there. `runtime`: only those of it."""
         if self.shm.generation() != self.generation:
             self.refresh()
-        group = self._groups.get((model, role))
-        if group is None:
-            return []
-        found = group.found
-        self.shm.survey(group.slots, group.epochs, READY, now_ms() - self._stale_ms, found)
-        candidates = []
-        for index, record in enumerate(group.records):
-            requests, tokens, usable, broken, others, others_tokens, untold, usage = found[FIELDS * index : FIELDS * index + FIELDS]
-            if usable and not (broken and self.breaker.wait_ms(record.slot)):
-                seen = Candidate(record.slot, record.url, requests, tokens, others, others_tokens, untold, usage / 1000, broken != 0)
-                candidates.append(seen)
-        return candidates
+        group = self._groups.get((model, role, runtime))
+        return group.candidates(self.shm.changes()) if group else NOBODY
 
     def has_other(self, model: str, *, role: Role, failed: frozenset[int]) -> bool:
         """True when an engine of a model and role may have a request that is not at one of these slots."""
-        return any(candidate.slot not in failed for candidate in self.candidates(model, role=role))
+        return any(slot not in failed for slot in self.candidates(model, role=role).slots)
 
     def wait_s(self, model: str, *, role: Role = "regular") -> int:
         """Gives the whole seconds until an engine that is ready may have a request, 1 at least: what a client is told when none may."""
-        group = self._groups.get((model, role))
+        group = self._groups.get((model, role, ""))
         ready = [record.slot for record in group.records if self.state(record.slot) is EngineState.READY] if group else []
         waits = [self.breaker.wait_ms(slot) for slot in ready]
         return max(1, -(-min(waits, default=0) // 1000))
@@ -234,16 +209,18 @@ class WorkerView:
         self.generation = generation
         self._departed = snapshot.departed
         self._records = {record.slot: record for record in records}
-        groups: dict[tuple[str, Role], Group] = {}
+        groups: dict[tuple[str, Role, str], Group] = {}
         models: dict[str, list[EngineRecord]] = {}
         in_tokens = {record.model for record in records if not record.relayed}
         for record in records:
             if record.model and not (record.relayed and record.model in in_tokens):
-                groups.setdefault((record.model, record.role), Group()).add(record)
+                for runtime in {"", record.runtime}:
+                    key = (record.model, record.role, runtime)
+                    groups.setdefault(key, Group(loads=self._loads, breaker=self.breaker, stale_ms=self._stale_ms)).records.append(record)
                 models.setdefault(record.model, []).append(record)
         self._groups = groups
         self._models = models
-        self._paired = {model for model in models if (model, "regular") not in groups}
+        self._paired = {model for model in models if (model, "regular", "") not in groups}
         self._relayed = frozenset(models.keys() - in_tokens)
         for listener in self._listeners:
             listener(list(records))

@@ -1,7 +1,7 @@
 """The route stage: what counts as load, forced engines, engines that are not ready, failed ones."""
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from smg.kvindex import PrefixIndex
 from smg.obs.metrics import Meter
 from smg.obs.shm import FIRST_WORKER_ROW, Shm
 from smg.pipeline.route import Router
-from smg.policy import POLICIES, Candidate, Policy, RouteRequest
+from smg.policy import POLICIES, Candidates, Policy, RouteRequest
 from smg.types.job import Routing
 from smg.worker import Breaker, EngineSpec, EngineState, Lease, Registry, Role, WorkerView
 from tests.shm.memory import shared_memory
@@ -182,7 +182,7 @@ def test_an_engine_that_is_removed_while_it_is_chosen(gateway: Open, monkeypatch
     made = gateway(2)
     router = made.worker(policy="round_robin")
 
-    def select(self: Policy, candidates: Sequence[Candidate], *, request: RouteRequest) -> int:
+    def select(self: Policy, candidates: Candidates, *, request: RouteRequest) -> int:
         made.registry.retain(made.urls[1:])
         return 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from smg.config.tree import Routing
 from smg.obs.shm import Shm
-from smg.policy import Candidate, Policy, build_policy
+from smg.policy import Candidate, Candidates, Policy, build_policy
 from tests.shm.memory import shared_memory
 
 Make = Callable[..., Policy]
@@ -30,10 +30,10 @@ def make(shm: Shm) -> Make:
 
 
 @pytest.fixture
-def fleet() -> Callable[..., list[Candidate]]:
+def fleet() -> Callable[..., Candidates]:
     """Gives candidates with slots 3, 5, 7, … as after removals."""
 
-    def build(size: int, *, load: int = 0) -> list[Candidate]:
-        return [Candidate(3 + 2 * i, f"grpc://engine-{i}", load, load * 100) for i in range(size)]
+    def build(size: int, *, load: int = 0) -> Candidates:
+        return Candidates([Candidate(3 + 2 * i, f"grpc://engine-{i}", load, load * 100) for i in range(size)])
 
     return build

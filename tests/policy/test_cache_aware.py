@@ -9,7 +9,7 @@ import pytest
 
 from smg.kvindex import PrefixIndex
 from smg.obs.shm import Shm
-from smg.policy import Candidate, Policy, RouteRequest
+from smg.policy import Candidate, Candidates, Policy, RouteRequest
 from smg.types.job import Routing
 
 Make = Callable[..., Policy]
@@ -23,9 +23,9 @@ def ask(ids: list[int], text: str = "") -> RouteRequest:
     return RouteRequest(prompt_ids=ids, routing=Routing(), text=text)
 
 
-def engines(*requests: int) -> list[Candidate]:
+def engines(*requests: int) -> Candidates:
     """Engines with so many requests of 200 new tokens each in flight."""
-    return [Candidate(slot, f"grpc://engine-{slot}", count, count * 200) for slot, count in enumerate(requests)]
+    return Candidates([Candidate(slot, f"grpc://engine-{slot}", count, count * 200) for slot, count in enumerate(requests)])
 
 
 def test_goes_where_the_beginning_is_known(make: Make) -> None:
@@ -153,9 +153,9 @@ def test_buckets_of_one_length_are_even(make: Make) -> None:
 
 def test_a_bucket_that_is_full_is_passed_over(make: Make) -> None:
     policy = make("bucket", balance_abs_threshold=4, balance_rel_threshold=1.5)
-    busy = [Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4000), Candidate(2, "c", 3, 2500)]
+    busy = Candidates([Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4000), Candidate(2, "c", 3, 2500)])
     assert policy.select(busy, request=ask([1] * 100)) == 2
-    others = [Candidate(0, "a", 0, 0, foreign_requests=9, foreign_tokens=5000), *busy[1:]]
+    others = Candidates([Candidate(0, "a", 0, 0, foreign_requests=9, foreign_tokens=5000), *busy.only([1, 2])])
     assert policy.select(others, request=ask([1] * 100)) == 2, "what others have there counts too"
-    level = [Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4900), Candidate(2, "c", 3, 4800)]
+    level = Candidates([Candidate(0, "a", 50, 5000), Candidate(1, "b", 3, 4900), Candidate(2, "c", 3, 4800)])
     assert policy.select(level, request=ask([1] * 100)) == 0

@@ -6,18 +6,18 @@ from collections.abc import Callable
 import pytest
 
 from smg.obs.shm import Shm
-from smg.policy import Candidate, Policy, RouteRequest, ring
+from smg.policy import Candidate, Candidates, Policy, RouteRequest, ring
 from smg.types.job import Routing
 
 Make = Callable[..., Policy]
-Fleet = Callable[..., list[Candidate]]
+Fleet = Callable[..., Candidates]
 
 
 def keyed(key: str, *, model: str = "m", ids: list[int] | None = None) -> RouteRequest:
     return RouteRequest(prompt_ids=ids or [1, 2, 3], routing=Routing(key=key), model=model)
 
 
-def owners(policy: Policy, candidates: list[Candidate], keys: int = 400) -> list[int]:
+def owners(policy: Policy, candidates: Candidates, keys: int = 400) -> list[int]:
     """Slots that each key is given."""
     return [candidates[policy.select(candidates, request=keyed(f"key-{number}"))].slot for number in range(keys)]
 
@@ -50,7 +50,7 @@ def test_the_ring_moves_only_the_keys_of_an_engine_that_is_away(make: Make, flee
     policy, candidates = make("consistent_hashing"), fleet(8)
     before = owners(policy, candidates)
     gone = candidates[2].slot
-    without = [candidate for candidate in candidates if candidate.slot != gone]
+    without = candidates.without({gone})
     after = owners(policy, without)
     assert gone not in after
     assert all(one == other for one, other in zip(before, after, strict=True) if one != gone)
@@ -63,14 +63,14 @@ def test_an_engine_with_far_too_much_to_do_passes_its_keys_on(make: Make, fleet:
     before = owners(policy, candidates)
     busy = candidates[2]
 
-    def with_work(tokens: int) -> list[Candidate]:
-        return [Candidate(busy.slot, busy.url, 0, tokens) if one is busy else one for one in candidates]
+    def with_work(tokens: int) -> Candidates:
+        return Candidates([Candidate(busy.slot, busy.url, 0, tokens) if one is busy else one for one in candidates])
 
     assert owners(policy, with_work(2000)) == before, "a key's requests stay together while there is little to do"
     after = owners(policy, with_work(20_000))
     assert busy.slot not in after
     assert all(one == other for one, other in zip(before, after, strict=True) if one != busy.slot)
-    assert after == owners(policy, [one for one in candidates if one is not busy]), "a key has one engine that is next"
+    assert after == owners(policy, candidates.without({busy.slot})), "a key has one engine that is next"
     assert owners(make("consistent_hashing", consistent_hashing_slack_tokens=0), with_work(20_000)) == before
 
 
@@ -79,8 +79,8 @@ def test_an_engine_may_have_a_quarter_more_than_its_share(name: str, make: Make,
     policy, candidates = make(name), fleet(8)
     owner = policy.select(candidates, request=keyed("k"))
 
-    def with_work(tokens: int) -> list[Candidate]:
-        return [Candidate(one.slot, one.url, 0, tokens if at == owner else 1_000_000) for at, one in enumerate(candidates)]
+    def with_work(tokens: int) -> Candidates:
+        return Candidates([Candidate(one.slot, one.url, 0, tokens if at == owner else 1_000_000) for at, one in enumerate(candidates)])
 
     assert policy.select(with_work(1_250_000), request=keyed("k")) == owner  # the mean is then 1,031,250
     assert policy.select(with_work(1_350_000), request=keyed("k")) != owner
@@ -97,7 +97,7 @@ def test_the_ring_gives_a_new_engine_its_share_only(make: Make, fleet: Fleet) ->
 def test_the_ring_forgets_engines_that_are_gone(make: Make) -> None:
     policy = make("consistent_hashing")
     for turn in range(60):
-        policy.select([Candidate(turn, f"grpc://engine-{turn}", 0, 0)], request=keyed("k"))
+        policy.select(Candidates([Candidate(turn, f"grpc://engine-{turn}", 0, 0)]), request=keyed("k"))
     assert len(policy._ring._known) < 40  # type: ignore[attr-defined]
 
 
@@ -126,10 +126,10 @@ def test_manual_goes_back_when_the_engine_is_back(number: int, make: Make, fleet
     for other in range(number):
         policy.select(candidates, request=keyed(f"other-{other}"))
     home = policy.select(candidates, request=keyed("k"))
-    away = [candidate for index, candidate in enumerate(candidates) if index != home]
+    away = candidates.without({candidates.slots[home]})
     second = away[policy.select(away, request=keyed("k"))].slot
     assert {away[policy.select(away, request=keyed("k"))].slot for _ in range(20)} == {second}, "sticky there as well"
-    without = [candidate for candidate in candidates if candidate.slot != second]
+    without = candidates.without({second})
     assert {without[policy.select(without, request=keyed("k"))].slot for _ in range(20)} == {candidates[home].slot}, "the first"
 
 
@@ -141,7 +141,7 @@ def test_manual_takes_long_keys(make: Make, fleet: Fleet) -> None:
 
 
 def test_manual_keeps_models_apart(make: Make, fleet: Fleet) -> None:
-    policy, one, other = make("manual"), fleet(4)[:2], fleet(4)[2:]
+    policy, one, other = make("manual"), fleet(4).only([0, 1]), fleet(4).only([2, 3])
     first = policy.select(one, request=keyed("k", model="a"))
     policy.select(other, request=keyed("k", model="b"))
     assert {policy.select(one, request=keyed("k", model="a")) for _ in range(20)} == {first}
@@ -158,7 +158,7 @@ def test_manual_forgets_the_keys_of_a_removed_engine(make: Make, fleet: Fleet, s
 @pytest.mark.parametrize(("mode", "expected"), [("min_load", {1}), ("min_group", {0, 1, 2})])
 def test_manual_assigns_new_keys(mode: str, expected: set[int], make: Make) -> None:
     policy = make("manual", assignment_mode=mode)
-    candidates = [Candidate(0, "a", 5, 500), Candidate(1, "b", 0, 0), Candidate(2, "c", 9, 900)]
+    candidates = Candidates([Candidate(0, "a", 5, 500), Candidate(1, "b", 0, 0), Candidate(2, "c", 9, 900)])
     counts = collections.Counter(policy.select(candidates, request=keyed(f"k{number}")) for number in range(90))
     assert set(counts) == expected
     if mode == "min_group":
@@ -181,7 +181,7 @@ def test_manual_counts_no_keys_that_were_idle(make: Make, fleet: Fleet, monkeypa
     policy, candidates = make("manual", assignment_mode="min_group", max_idle_s=100.0), fleet(2)
     clock = [1000.0]
     monkeypatch.setattr("smg.policy.manual.time.monotonic", lambda: clock[0])
-    assert set(owners(policy, candidates[:1], 60)) == {candidates[0].slot}
+    assert set(owners(policy, candidates.only([0]), 60)) == {candidates[0].slot}
     clock[0] += 300
     counts = collections.Counter(candidates[policy.select(candidates, request=keyed(f"new-{n}"))].slot for n in range(40))
     assert set(counts.values()) == {20}
@@ -213,10 +213,10 @@ def test_prefix_hash_keeps_prompts_that_begin_alike_together(make: Make, fleet: 
 def test_prefix_hash_passes_over_an_engine_with_too_much(make: Make, fleet: Fleet) -> None:
     policy, request = make("prefix_hash"), keyed("", ids=[*range(300)])
     owner = policy.select(fleet(4), request=request)
-    loads = [Candidate(c.slot, c.url, 10 if index == owner else 4 + index, 0) for index, c in enumerate(fleet(4))]
+    loads = Candidates([Candidate(c.slot, c.url, 10 if index == owner else 4 + index, 0) for index, c in enumerate(fleet(4))])
     expected = min((index for index in range(4) if index != owner), key=lambda index: loads[index].requests)
     assert policy.select(loads, request=request) == expected
-    even = [Candidate(c.slot, c.url, 10, 0) for c in fleet(4)]
+    even = Candidates([Candidate(c.slot, c.url, 10, 0) for c in fleet(4)])
     assert policy.select(even, request=request) == owner
 
 

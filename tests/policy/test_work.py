@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from smg.policy import Candidate, Policy, RouteRequest
+from smg.policy import Candidate, Candidates, Policy, RouteRequest
 from smg.types.job import Routing
 
 Make = Callable[..., Policy]
@@ -13,7 +13,7 @@ SCORED = ["least_load", "power_of_two", "cache_aware"]
 
 
 def chosen(policy: Policy, *candidates: Candidate) -> set[int]:
-    return {policy.select(candidates, request=REQUEST) for _ in range(40)}
+    return {policy.select(Candidates(candidates), request=REQUEST) for _ in range(40)}
 
 
 @pytest.mark.parametrize("name", SCORED)
@@ -35,8 +35,8 @@ def test_a_full_cache_weighs(name: str, make: Make) -> None:
     full, busy = Candidate(0, "a", 0, 0, usage=0.9), Candidate(1, "b", 4, 1000)
     assert chosen(make(name), full, busy) == {1}
     assert chosen(make(name, least_load_kv_pressure_weight=0), full, busy) == {0}
-    assert make(name).work(Candidate(0, "a", 0, 0, usage=0.5)) == 300
-    assert make(name).work(Candidate(0, "a", 0, 0, usage=7.0)) < 1_000_000
+    assert Candidate(0, "a", 0, 0, usage=0.5).work(make(name).cost) == 300
+    assert Candidate(0, "a", 0, 0, usage=7.0).work(make(name).cost) < 1_000_000
 
 
 @pytest.mark.parametrize("name", [*SCORED, "prefix_hash"])
@@ -45,7 +45,7 @@ def test_an_overloaded_engine_comes_last(name: str, make: Make) -> None:
     assert chosen(make(name, overload_token_usage_threshold=0.95), over, busy) == {1}
     if name != "prefix_hash":
         assert chosen(make(name), over, busy) == {0}
-    both = [Candidate(slot, str(slot), slot, 0, usage=0.99) for slot in (0, 1)]
+    both = Candidates([Candidate(slot, str(slot), slot, 0, usage=0.99) for slot in (0, 1)])
     assert chosen(make(name, overload_token_usage_threshold=0.95), *both) <= {0, 1}
 
 
@@ -54,11 +54,11 @@ def test_affinity_is_not_dropped_for_a_little_load_nor_kept_against_a_lot(make: 
     ids = list(range(2000))
     request = RouteRequest(prompt_ids=ids, routing=Routing())
     policy = make("cache_aware")
-    home = policy.select([Candidate(slot, str(slot), 0, 0) for slot in range(3)], request=request)
+    home = policy.select(Candidates([Candidate(slot, str(slot), 0, 0) for slot in range(3)]), request=request)
 
-    def loads(at_home: int) -> list[Candidate]:
+    def loads(at_home: int) -> Candidates:
         counts = [at_home if slot == home else 10 for slot in range(3)]
-        return [Candidate(slot, str(slot), 0, 0, foreign_requests=count, foreign_tokens=0) for slot, count in enumerate(counts)]
+        return Candidates([Candidate(slot, str(slot), 0, 0, foreign_requests=count, foreign_tokens=0) for slot, count in enumerate(counts)])
 
     assert policy.select(loads(30), request=request) == home
     assert policy.select(loads(90), request=request) != home

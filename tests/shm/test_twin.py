@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smg._ext import NativeShm
-from smg.obs.shm import COUNT_FIELDS, LOAD_FIELDS, SURVEY_FIELDS, PlainShm, attach_block, make_block
+from smg.obs.shm import COUNT_FIELDS, LOAD_FIELDS, PlainShm, attach_block, make_block
 from tests.shm.memory import shared_memory
 
 BODIES = [NativeShm, PlainShm]
@@ -30,6 +30,7 @@ CALLS = st.one_of(
     st.tuples(st.just("open_engine"), slots, epochs),
     st.tuples(st.just("engine_state"), slots),
     st.tuples(st.just("set_engine_state"), slots, epochs),
+    st.tuples(st.just("changes")),
     st.tuples(st.just("engine_epoch"), slots),
     st.tuples(st.just("suspect"), slots),
     st.tuples(st.just("take_suspect"), slots),
@@ -39,14 +40,6 @@ CALLS = st.one_of(
     st.tuples(st.just("release"), rows, slots, epochs, amounts),
     st.tuples(st.just("held"), rows, slots, epochs),
     st.tuples(st.just("sums"), st.lists(slots, max_size=4).map(lambda values: array("q", values)), st.just(array("q", [0] * 6))),
-    st.tuples(
-        st.just("survey"),
-        st.lists(slots, max_size=3).map(lambda values: array("q", values)),
-        st.lists(epochs, min_size=2, max_size=3).map(lambda values: array("q", values)),
-        epochs,
-        amounts,
-        st.just(array("q", [7] * 2 * len(SURVEY_FIELDS))),
-    ),
     st.tuples(st.just("breaker"), slots),
     st.tuples(st.just("swap_breaker"), slots, amounts | st.just(1 << 18), amounts),
     st.tuples(st.just("count"), slots, epochs, st.integers(-1, len(COUNT_FIELDS))),

@@ -51,7 +51,7 @@ def test_candidates_are_the_ready_engines_of_the_model(shm: Shm, registry: Regis
     assert [candidate.url for candidate in mine.candidates("m")] == list(URLS)
     registry.set_state(URLS[0], EngineState.NOT_READY)
     assert [candidate.url for candidate in mine.candidates("m")] == [URLS[1]]
-    assert mine.candidates("other") == []
+    assert not mine.candidates("other")
     assert mine.state(0) is EngineState.NOT_READY
 
 
