@@ -30,8 +30,9 @@ class RelayRequest(Struct, frozen=True, kw_only=True):
     aliases resolved; `rename(body, name)`: the body for an engine that calls it otherwise. `headers`: whole lines; `keyless`: the client's
     own key is among them. `text`: the prompt, for policies; `sampling`: how much is asked for, for what is charged beforehand.
 
-    `ends`: streams of such answers end with an event that `smg.pipeline.pour` knows. `splice`: changes fields of the body, None where that is no JSON object. `apart`: two engines can compute it together; `batch`:
-    prompts times choices; `scored`: the prompt's own log probabilities are asked for.
+    `ends`: streams of such answers end with an event that `smg.pipeline.pour` knows. `splice`: changes fields of the body, None where that
+    is no JSON object. `apart`: two engines can compute it together; `batch`: prompts times choices; `scored`: the prompt's own log
+    probabilities are asked for.
     """
 
     request_id: str
