@@ -248,6 +248,11 @@ class Engine(ABC):
         """True when `generate_into` can be used, with the field tables of `service`."""
         return False
 
+    @property
+    def patient(self) -> bool:
+        """True when a call that is left before it has answered anything must run on for a moment, so that the engine hears of it at all."""
+        return False
+
     async def generate_into(self, sink: Sink, request: EngineRequest, *, timeout_s: float, failed: Failed | None = None) -> Call:
         """Starts the request on the native plane, its messages going to `sink`. The deadline is also the caller's to keep.
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,8 +22,10 @@ __all__ = ["CAUSE_S", "RELEASE_S", "PairedEngine", "Prefill"]
 
 # What a decode engine may take to fetch a cache that nobody wants any more, so that the prefill engine can give it up.
 RELEASE_S = 30.0
-# How much later than the decode engine's failure the prefill engine's may be known, if it is the cause; and its end, if all went well.
+# How much later than the decode engine's failure the prefill engine's may be known, if it is the cause; and its end, if all went well. Also
+# the time that a decode engine gets to hear of a request whose client has left.
 CAUSE_S = 0.5
+Step: TypeAlias = "asyncio.Future[EngineDelta | None]"
 
 
 class Prefill:
@@ -118,6 +121,11 @@ class Prefill:
         return None if self.claimed else self._handover
 
     @property
+    def taken(self) -> bool:
+        """True when a decode engine may have been asked for a cache at the prefill engine, and has to fetch it or to give it up."""
+        return self.claimed and self._handover is not None and bool(self._handover.params)
+
+    @property
     def ending(self) -> bool:
         """True while an engine that was left may still say that it has computed the prompt."""
         return self._left and self._leg is not None and not self._leg.done()
@@ -181,12 +189,18 @@ class PairedEngine(Engine):
         self.prefill = prefill
         self._decode = decode
         self._asked: EngineRequest | None = None
+        self._parting: tuple[Step, AsyncIterator[EngineDelta]] | None = None
         if decode.native:
             self.service = decode.service
 
     @property
     def native(self) -> bool:
         return self._decode.native
+
+    @property
+    def patient(self) -> bool:
+        """See `Engine.patient`: what the decode engine never hears of keeps its cache at the prefill engine (known bug B121)."""
+        return self.prefill.taken
 
     async def start(self) -> None:
         """Both engines are running."""
@@ -213,7 +227,7 @@ class PairedEngine(Engine):
         self.prefill.claimed = True
         deltas = self._decode.generate(asked, timeout_s=max(0.0, deadline_s - time.monotonic()))
         begun = False
-        async with aclosing(_unless(failure, deltas)) as found:
+        async with aclosing(self._fetched(deltas) if self.patient else _unless(failure, deltas)) as found:
             async for delta in found:
                 if not begun and request.prompt_logprobs is not None:
                     await self.prefill.ended()
@@ -247,7 +261,25 @@ class PairedEngine(Engine):
             return
         if self.prefill.unclaimed is None:
             self.prefill.leave(request_id)
+        if self._parting is not None:
+            await _end(*self._parting, within_s=CAUSE_S)
         await self._decode.abort(request_id)
+
+    async def _fetched(self, deltas: AsyncIterator[EngineDelta]) -> AsyncGenerator[EngineDelta, None]:
+        """Yields deltas. The call of who leaves before the first of them is ended by `abort`, see `patient`."""
+        first: Step = asyncio.ensure_future(anext(deltas, None))
+        try:
+            await asyncio.wait([first])
+        except asyncio.CancelledError:
+            self._parting = first, deltas
+            raise
+        try:
+            delta = first.result()
+            while delta is not None:
+                yield delta
+                delta = await anext(deltas, None)
+        finally:
+            await deltas.aclose()  # type: ignore[attr-defined]
 
     async def _release(self, request: EngineRequest, transfer: KvTransfer) -> None:
         """Lets the decode engine fetch a cache that nobody wants any more: that is how the prefill engine learns that it may give it up."""
@@ -293,11 +325,22 @@ class PairedEngine(Engine):
         return replace(asked, transfer=await self.prefill.first(request, timeout_s=timeout_s))
 
 
+async def _end(step: Step, deltas: AsyncIterator[EngineDelta], *, within_s: float) -> None:
+    """Ends a call in any state, once it has said something, or `within_s` has passed; what it says is of no interest any more."""
+    await asyncio.wait([step], timeout=within_s)
+    if not step.done():
+        step.cancel()
+        await asyncio.wait([step])
+    if not step.cancelled():
+        step.exception()
+    await deltas.aclose()  # type: ignore[attr-defined]
+
+
 async def _unless(failure: "asyncio.Future[EngineError]", deltas: AsyncIterator[EngineDelta]) -> AsyncGenerator[EngineDelta, None]:
     """Yields deltas until there are no more; raises the failure as soon as it is there."""
     try:
         while True:
-            step: asyncio.Future[EngineDelta | None] = asyncio.ensure_future(anext(deltas, None))
+            step: Step = asyncio.ensure_future(anext(deltas, None))
             try:
                 await asyncio.wait((step, failure), return_when=asyncio.FIRST_COMPLETED)
             finally:

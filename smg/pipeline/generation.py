@@ -26,9 +26,9 @@ class Aborts:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, engine: Engine, request_id: str) -> None:
-        """Starts an Abort without waiting for it, so that it can be called from cancelled code."""
-        task = asyncio.get_running_loop().create_task(self._abort(engine, request_id))
+    def send(self, engine: Engine, request_id: str, *, after_s: float = 0.0) -> None:
+        """Starts an Abort, in `after_s`, without waiting for it, so that it can be called from cancelled code."""
+        task = asyncio.get_running_loop().create_task(self._abort(engine, request_id, after_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -37,7 +37,9 @@ class Aborts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @staticmethod
-    async def _abort(engine: Engine, request_id: str) -> None:
+    async def _abort(engine: Engine, request_id: str, after_s: float) -> None:
+        if after_s:
+            await asyncio.sleep(after_s)
         try:
             await engine.abort(request_id)
         except EngineError as error:

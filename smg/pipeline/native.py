@@ -17,7 +17,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from msgspec import Struct
 
 from smg._ext import Call, ChatSink, EventShapes, EventSink, FieldTable, Machine, NativeStream, StopStrings, ThoughtMarks
-from smg.engine import Engine, EngineRequest, error_of_call, field_table, leave_call
+from smg.engine import CAUSE_S, Engine, EngineRequest, error_of_call, field_table, leave_call
 from smg.errors import ClientGone, EngineError, EngineProtocol, EngineTimeout, SmgError
 from smg.pipeline.deadlines import Deadlines
 from smg.pipeline.generation import Aborts
@@ -200,10 +200,12 @@ class NativeCall(Tended):
         """Ends the call in any state."""
         self._deadlines.discard(self, self._tick)
         whole = self._over and self._error is None and self.machine.whole
+        unheard = self._engine.patient and not self.answered
         if self._call is not None and not self.machine.over:
-            leave_call(self._call, whole=whole)
+            leave_call(self._call, whole=whole or unheard)
+        self._over = True  # what comes of a call that is left a moment is for nobody
         if not whole or self.machine.cut:
-            self._aborts.send(self._engine, self._request.request_id)
+            self._aborts.send(self._engine, self._request.request_id, after_s=CAUSE_S if unheard else 0.0)
 
     def _end(self) -> Usage:
         """Gives the counts of an answer that is whole; raises what went wrong with one that is not."""
@@ -291,6 +293,8 @@ class NativeChat(NativeCall):
 
     def _pass(self, chunk: bytes) -> None:
         """Writes a chunk. Those after the first go straight into the client's stream, where `write` has a native one."""
+        if self._over:
+            return
         if not self._write(chunk):
             self._fail(ClientGone("the client left"))
         elif self._begun is not None:

@@ -136,7 +136,7 @@ class RelayPair:
         if not leg.params:
             log.warning("the prefill engine says nothing of its KV cache; the prompt is computed twice", extra={"engine": leg.record.url})
             return await self._asked_alone(engine, message)
-        return await self._asked(engine, await changed(self._request, message, {"kv_transfer_params": leg.params}))
+        return await self._fetched(engine, await changed(self._request, message, {"kv_transfer_params": leg.params}))
 
     async def _both_at_once(self, engine: HttpEngine, message: HttpRequest, attempt: Attempt) -> HttpCall:
         leg = await self._routed(attempt)
@@ -191,6 +191,16 @@ class RelayPair:
     async def _asked(self, engine: HttpEngine, message: HttpRequest) -> HttpCall:
         return await engine.open(message, keyless=self._request.keyless, sent=self._claim)
 
+    async def _fetched(self, engine: HttpEngine, message: HttpRequest) -> HttpCall:
+        """The decode engine fetches a cache. It gets a moment to hear of that when the client leaves: who never does cannot give it up."""
+        opening = asyncio.get_running_loop().create_task(self._asked(engine, message))
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            self._pairs.afterwards(_closed(opening, within_s=CAUSE_S if self.claimed else 0.0))
+            raise
+        return opening.result()
+
     def _claim(self, call: HttpCall) -> None:
         self.claimed = True
 
@@ -231,8 +241,10 @@ class RelayPair:
             log.warning("a KV cache that nobody wants stays at its engine for as long as that keeps it: %s", error)
 
 
-async def _closed(opening: "asyncio.Task[HttpCall]") -> None:
-    """Ends a call that is being opened, or is open."""
+async def _closed(opening: "asyncio.Task[HttpCall]", *, within_s: float = 0.0) -> None:
+    """Ends a call that is open, or is being opened and is not open within a time."""
+    if within_s:
+        await asyncio.wait([opening], timeout=within_s)
     opening.cancel()
     await asyncio.wait([opening])
     if not opening.cancelled() and opening.exception() is None:

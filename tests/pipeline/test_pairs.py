@@ -14,7 +14,7 @@ from smg.config.tree import Engines
 from smg.engine import EngineDelta, EngineRequest
 from smg.errors import EngineError, EngineUnavailable, NoEngine
 from smg.pipeline import attempts, pairs
-from smg.types.job import Logprobs
+from smg.types.job import Job, Logprobs
 from smg.worker import EngineState
 from smg.worker.breaker import Condition
 from tests.pipeline.fleet import Fleet, chat, collect, finish_of, fleet, text_of, usage_of
@@ -141,6 +141,40 @@ def test_a_client_that_leaves_while_the_prefill_engine_says_that_it_is_done(plan
             await asyncio.wait([asked])
             await until(lambda: (two.sims[1].counters.transfers, two.sims[1].counters.tokens) == (1, 1))
             await idle(two)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize("fields", [{}, {"stream": False}, {"logprobs": Logprobs(output=1)}], ids=["stream", "whole", "logprobs"])
+def test_a_client_that_leaves_as_the_decode_engine_is_asked(plane: str, fields: dict[str, Any]) -> None:
+    """That hears of the request all the same: nobody else can tell the prefill engine that its cache is not needed (known bug B121)."""
+
+    async def main() -> None:
+        async with fleet("vllm prefill", "vllm decode", config=plane_of(plane), decode={"itl_ms": 100}) as two:
+            made: list[pairs.Pair] = []
+            make = two.pipeline._pairs.make
+
+            async def kept(*args: Any, **named: Any) -> pairs.Pair:
+                made.append(await make(*args, **named))
+                return made[-1]
+
+            two.pipeline._pairs.make = kept  # type: ignore[method-assign]
+            seen: list[Any] = []
+            for number in range(1, 6):
+                asked = asyncio.create_task(take(two, chat("hello [[sim: tokens=200]]", max_tokens=200, **fields), seen))
+                while not (len(made) == number and made[-1].prefill.claimed):  # noqa: ASYNC110  the very next moment matters
+                    await asyncio.sleep(0)
+                asked.cancel()
+                await asyncio.wait([asked])
+            await idle(two)
+            prefill, decode = (sim.counters for sim in two.sims)
+            assert prefill.finished == 5
+            await until(lambda: decode.transfers == decode.aborted == 5, lambda: str(decode))
+            assert not seen
+
+    async def take(two: Fleet, job: Job, seen: list[Any]) -> None:
+        await two.pipeline.whole(job, take=seen.extend)
 
     asyncio.run(main())
 
