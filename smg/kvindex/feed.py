@@ -2,6 +2,10 @@
 
 Keeps what the engine calls its blocks, so that it can be told which entry a removed block was. A block is under the name of its beginning
 only where its parent is known; what cannot be placed is counted and left out, for a wrong place would be worse than none.
+
+An engine whose model mixes kinds of attention has several groups of blocks, of several sizes and under the same names. One of them is
+followed, which keeps all of a prompt if there is such a one: what it holds is what can be used again, but for a window's worth that another
+group may have given up.
 """
 
 import enum
@@ -10,6 +14,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from smg.engine import KvBatch, KvCleared, KvRemoved, KvStored
+from smg.engine.events import Kept
 from smg.kvindex.index import PrefixIndex
 from smg.kvindex.ranks import RankSlots
 
@@ -83,15 +88,17 @@ class Rank:
 
 
 class Feed:
-    """`lag_s`: how old the last batch was when it was taken. A block takes about 150 bytes here."""
+    """`lag_s`: how old the last batch was when it was taken; `passed_over`: blocks of groups that are not followed. A block takes about 150
+    bytes here.
+    """
 
     def __init__(self, index: PrefixIndex | RankSlots, *, slot: int, epoch: int = -1, most_blocks: int = 1 << 20) -> None:
         self.lag_s = 0.0
-        self.restarts = self.gaps = self.unplaced = 0
+        self.restarts = self.gaps = self.unplaced = self.passed_over = 0
         self._index = index
         self._slot, self._epoch = slot, epoch
         self._most_blocks = most_blocks
-        self._size = 0
+        self._group: tuple[int, int, Kept] | None = None  # the one that is followed: its number, size, and what it keeps
         self._rank_count = 1
         self._ranks: dict[int, Rank] = {}
 
@@ -129,6 +136,8 @@ class Feed:
             if isinstance(event, KvStored):
                 self._store(event, batch.rank, rank)
             elif isinstance(event, KvRemoved):
+                if self._group is not None and -1 not in (event.group, self._group[0]) and event.group != self._group[0]:
+                    continue
                 places = [place for place in map(rank.pop, event.names) if place is not None]
                 self._remove(places, batch.rank)
             elif isinstance(event, KvCleared):
@@ -170,15 +179,16 @@ class Feed:
     def forget(self, *, predicted: bool = False) -> None:
         """Takes back what the engine has confirmed; the next batch may have any number. Reads the whole table."""
         self._ranks.clear()
+        self._group = None
         self._index.forget(self._slot, predicted)
 
     def _store(self, event: KvStored, number: int, rank: Rank) -> None:
         if not 0 < event.size <= LARGEST_BLOCK:
             self.unplaced += len(event.blocks)
             return
-        if event.size != self._size:
-            self._size = event.size
-            self._index.set_block_size(self._slot, event.size)
+        if not self._follows(event):
+            self.passed_over += len(event.blocks)
+            return
         if number >= self._rank_count:
             self._rank_count = number + 1
             self._index.set_ranks(self._slot, self._rank_count)
@@ -193,6 +203,27 @@ class Feed:
             if not place[1]:
                 ends.append(place[0])
         self._index.confirm(ends, self._slot, number, self._epoch)
+
+    def _follows(self, event: KvStored) -> bool:
+        """True for the group that is followed: the first; another one while none of its blocks is held; and at once one that keeps more, or
+        that has larger blocks where no number tells groups apart: a smaller block is one that was not full.
+        """
+        group, now = (event.group, event.size, event.kept), self._group
+        if group == now:
+            return True
+        if event.kept == "none":
+            return False
+        if now is not None:
+            worth = event.kept == "all", event.size if event.group == now[0] else now[1]
+            known = now[2] == "all", now[1]
+            if worth <= known and (self.blocks or worth[0] < known[0]):
+                return False
+        for number, rank in self._ranks.items():
+            self._remove(rank.clear(), number)
+        self._group = group
+        if now is None or event.size != now[1]:
+            self._index.set_block_size(self._slot, event.size)
+        return True
 
     def _places(self, event: KvStored, start: Place | None) -> Iterator[tuple[int, Place]]:
         """Gives each block that can be placed: its name, and where it ends."""

@@ -146,6 +146,7 @@ class Follower:
             yield Sample("smg_kv_events_gaps_total", labels, feed.gaps)
             yield Sample("smg_kv_events_restarts_total", labels, feed.restarts)
             yield Sample("smg_kv_events_unplaced_total", labels, feed.unplaced)
+            yield Sample("smg_kv_events_passed_over_total", labels, feed.passed_over)
             yield Sample("smg_kv_blocks", labels, feed.blocks)
 
 

@@ -104,6 +104,7 @@ METRICS = {
         Metric("smg_kv_events_gaps_total", "gauge", ("worker",), "KV events that were missed and asked for again"),
         Metric("smg_kv_events_restarts_total", "gauge", ("worker",), "times that an engine was started anew, and its cache forgotten"),
         Metric("smg_kv_events_unplaced_total", "gauge", ("worker",), "blocks whose place in a prompt is not known"),
+        Metric("smg_kv_events_passed_over_total", "gauge", ("worker",), "blocks of a model's further groups, which are not followed"),
         Metric("smg_kv_blocks", "gauge", ("worker",), "blocks that an engine has said it holds"),
         Metric("smg_prefix_index_entries", "gauge", (), "entries that the prefix index has room for"),
         Metric("smg_prefix_index_stored_total", "gauge", (), "entries made in the prefix index"),
