@@ -69,7 +69,8 @@ class Prefill:
             sampling = replace(request.sampling, max_tokens=1, min_tokens=0, n=1)
             leg = replace(request, sampling=sampling, transfer=words.prefill, stream=False, constraint=None, logprobs=None)
             leg = replace(leg, data_parallel_rank=self._rank)
-            self._leg = asyncio.get_running_loop().create_task(self._before(leg, words, timeout_s=timeout_s))
+            # An answer that crosses the deadline tells where the cache lies, which can then be given up: `leave` waits as long for it.
+            self._leg = asyncio.get_running_loop().create_task(self._before(leg, words, timeout_s=timeout_s + CAUSE_S))
             try:
                 await asyncio.wait([self._leg])
             except asyncio.CancelledError:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from smg.engine import Engine, EngineDelta, EngineOptions, EngineRequest, PairedEngine, Prefill, ResolvedSampling, ServerInfo, open_engine
+from smg.engine.pair import CAUSE_S
 from smg.engine.transfer import handover_of, rendezvous
 from smg.errors import EngineError, EngineUnavailable, UnsupportedParameter
 from smg.sim.server import Sim, start_sim
@@ -151,6 +152,25 @@ def test_who_leaves_between_the_legs_lets_the_cache_be_given_up(plane: str) -> N
             await again.abort(asked.request_id)
             assert await two.blocks() == ((0, 0), (0, 0))
             assert two.decode.counters.started == 1
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_crosses_the_deadline_is_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It alone tells which cache can be given up: the call goes on for as long as a leg that is left may still say something."""
+
+    async def main() -> None:
+        async with pair("vllm", plane="aio") as two:
+            timeouts: list[float] = []
+            generate = two.engines[0].generate
+
+            def timed(asked: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
+                timeouts.append(timeout_s)
+                return generate(asked, timeout_s=timeout_s)
+
+            monkeypatch.setattr(two.engines[0], "generate", timed)
+            await answer(two.engine(), request())
+            assert timeouts == [10 + CAUSE_S]
 
     asyncio.run(main())
 
