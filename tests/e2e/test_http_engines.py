@@ -46,7 +46,7 @@ def test_what_the_gateway_says_is_what_the_engine_says(relayed: Gateway) -> None
     body = {"model": "sim-model", "prompt": "Hi", "max_tokens": 3}
     with relayed.http() as http:
         told = [http.post("/v1/completions", json=body)]
-        told += [httpx.post(f"{engine.url}/v1/completions", json=body, trust_env=False) for engine in relayed.engines]
+        told += [httpx.post(f"{engine.url}/v1/completions", json=body, timeout=30, trust_env=False) for engine in relayed.engines]
     assert len({(reply.status_code, reply.headers["content-type"]) for reply in told}) == 1
     assert len({reply.text.partition('"object"')[2].partition('"created"')[0] for reply in told}) == 1
 

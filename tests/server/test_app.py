@@ -127,7 +127,7 @@ def test_a_client_that_sends_on_hears_why_not():
     app, _ = make_app(max_payload_bytes=1000)
 
     def talk(port):
-        with socket.create_connection(("127.0.0.1", port), 5) as client:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
             with contextlib.suppress(OSError):
                 client.sendall(post(b"x" * 20_000_000))
             return client.recv(100_000)

@@ -271,7 +271,7 @@ def test_process_serves_and_ends_on_sigterm() -> None:
     with process("--protocol", "openai", "--status-port", "0", "--speed", "0") as (child, words):
         assert words[0] == "ready"
         assert words[2] == "status"
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=30) as client:
             answer = client.post(f"{words[1]}/v1/completions", json={"prompt": "Hello", "max_tokens": 3}).json()
             assert answer["usage"]["completion_tokens"] == 2
             assert client.get(f"{words[3]}/counters").json()["finished"] == 1

@@ -259,7 +259,7 @@ def test_unclaimed_blocks_are_released_when_the_lease_ends() -> None:
         await idle(sim)
         assert sim.scheduler.ranks[0].pins.expired == 1
 
-    play(scene, role="prefill", kv_lease_s=0.2)
+    play(scene, role="prefill", kv_lease_s=1.0)
 
 
 def test_server_info_of_a_pair() -> None:
@@ -354,7 +354,7 @@ def test_a_room_without_prefill_fails() -> None:
 def test_status_port() -> None:
     async def scene(sim: Sim) -> None:
         await ask(sim)
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.status_url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.status_url) as client:
             counters = (await client.get("/counters")).json()
             assert (counters["started"], counters["finished"], counters["blocks_used"]) == (1, 1, 0)
             assert (await client.get("/kv/claim?name=x")).status_code == 404

@@ -71,7 +71,7 @@ def test_text_of_many_scripts_comes_whole() -> None:
 
 def test_template_branches() -> None:
     async def scene(sim: Sim) -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
 
             async def rendered(**body: Any) -> str:
                 answer = (await client.post("/tokenize", json={"messages": user("Hi"), **body})).raise_for_status().json()
@@ -94,7 +94,7 @@ def test_template_branches() -> None:
 
 def test_errors() -> None:
     async def scene(sim: Sim) -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
             for body, status in [
                 (b"{", 400),
                 (b'{"prompt": "x", "max_tokens": "many"}', 400),
@@ -116,7 +116,7 @@ def test_errors() -> None:
 def test_broken_streams(fault: str) -> None:
     async def scene(sim: Sim) -> None:
         body = {"prompt": f"Hi [[sim: tokens=50 fault={fault}@2]]", "stream": True}
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
             with pytest.raises(httpx.TransportError):
                 await client.post("/v1/completions", json=body)
         assert sim.died.is_set() is (fault == "die")
@@ -126,7 +126,7 @@ def test_broken_streams(fault: str) -> None:
 
 def test_soft_faults_in_a_stream() -> None:
     async def scene(sim: Sim) -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
 
             async def lines(fault: str) -> list[str]:
                 body = {"prompt": f"Hi [[sim: tokens=50 fault={fault}@2]]", "stream": True}
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_stops_the_work() -> None:
         for stream in (True, False):
             body = {"prompt": "Hi [[sim: tokens=100000 itl_ms=3]]", "stream": stream}
             before = sim.counters.aborted
-            async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
                 task = asyncio.ensure_future(client.post("/v1/completions", json=body))
                 await until(lambda: sim.counters.running == 1)
                 task.cancel()

@@ -418,7 +418,7 @@ def test_three_clients_see_the_same_engine() -> None:
             for _ in range(2):
                 if protocol == "openai":
                     body = {"messages": [{"role": "user", "content": PROMPT}], "return_token_ids": True}
-                    async with httpx.AsyncClient(trust_env=False) as client:
+                    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
                         answer = (await client.post(f"{sim.url}/v1/chat/completions", json=body)).raise_for_status().json()
                     usage = answer["usage"]
                     cached = usage["prompt_tokens_details"]["cached_tokens"]

@@ -109,14 +109,14 @@ def test_a_feed_as_vllms_servicer_has_it() -> None:
 )
 def test_ranks_over_http(owned_by: str, headers: dict[str, str], fields: dict[str, Any]) -> None:
     async def scene(sim: Sim) -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.url) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.url) as client:
             for _ in range(2):
                 assert (await client.post("/v1/completions", json={"prompt": "Hi", **fields}, headers=headers)).status_code == 200
             assert per_rank(sim, "finished") == [0, 2]
             metrics = (await client.get("/metrics")).text
             assert 'vllm:num_requests_running{engine="1"' in metrics
             assert (await client.get("/get_server_info")).status_code == (200 if owned_by == "sglang" else 404)
-        async with httpx.AsyncClient(trust_env=False, base_url=sim.status_url) as status:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=sim.status_url) as status:
             assert [(await status.get(f"/counters{rank}")).json()["finished"] for rank in ("", "?rank=0", "?rank=1")] == [2, 0, 2]
             assert (await status.get("/counters?rank=2")).status_code == 400
 

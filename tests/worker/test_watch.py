@@ -39,7 +39,7 @@ def test_an_engine_is_ready_at_once_and_described(tmp_path: pathlib.Path) -> Non
     rig = Rig(tmp_path)
 
     async def scene(fleet: Fleet) -> None:
-        await fleet.seen(within_s=5)
+        await fleet.seen(within_s=20)
         assert state(rig) is EngineState.READY
         assert rig.checks == 2
         (record,) = read_snapshot(tmp_path).engines
@@ -56,7 +56,7 @@ def test_an_engine_that_comes_late_is_found(tmp_path: pathlib.Path) -> None:
     rig.up = False
 
     async def scene(fleet: Fleet) -> None:
-        await fleet.seen(within_s=5)
+        await fleet.seen(within_s=20)
         assert state(rig) is EngineState.PENDING
         rig.up = True
         await until(lambda: state(rig) is EngineState.READY)
@@ -184,7 +184,7 @@ def test_an_engine_without_a_model_stays_away(tmp_path: pathlib.Path) -> None:
     rig.info = ModelInfo()
 
     async def scene(fleet: Fleet) -> None:
-        await fleet.seen(within_s=5)
+        await fleet.seen(within_s=20)
         assert state(rig) is EngineState.PENDING
         rig.info = ModelInfo(model_path="/nowhere/n")
         await until(lambda: state(rig) is EngineState.READY)
@@ -241,7 +241,7 @@ def test_after_a_crash_of_the_watch_ready_engines_stay_ready(tmp_path: pathlib.P
 
     async def scene(fleet: Fleet) -> None:
         assert state(rig) is EngineState.READY
-        await fleet.seen(within_s=5)
+        await fleet.seen(within_s=20)
         assert state(rig) is EngineState.READY
         assert again.fetched == 0
 
@@ -252,7 +252,7 @@ def test_engines_are_watched_side_by_side(tmp_path: pathlib.Path) -> None:
     rig = Rig(tmp_path, urls=tuple(f"grpc://a:{port}" for port in range(1, 9)))
 
     async def scene(fleet: Fleet) -> None:
-        await fleet.seen(within_s=5)
+        await fleet.seen(within_s=20)
         assert {rig.registry.state(record) for record in rig.registry.records()} == {EngineState.READY}
         assert rig.fetched == 8
 
