@@ -225,5 +225,5 @@ def test_prefix_hash_counts_the_request_itself_among_the_work(size: int, stays: 
     """Of two engines one may have 1.25 halves of all work, that of the request included: here 1.67 times what the request brings."""
     policy, request = make("prefix_hash"), keyed("", ids=[7] * size)
     owner = policy.select(fleet(2), request=request)
-    loads = [Candidate(one.slot, one.url, 0, 15_000 if index == owner else 0) for index, one in enumerate(fleet(2))]
+    loads = Candidates([Candidate(one.slot, one.url, 0, 15_000 if index == owner else 0) for index, one in enumerate(fleet(2))])
     assert (policy.select(loads, request=request) == owner) is stays
