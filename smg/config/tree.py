@@ -255,17 +255,22 @@ class Routing(Struct, frozen=True, kw_only=True):
     ] = False
     load_monitor_interval_s: Annotated[
         float,
-        Meta(gt=0, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}),
+        Meta(
+            gt=0, le=86400, description="time between two questions to an engine for its load", extra={"flag": ["--load-monitor-interval"]}
+        ),
     ] = 10.0
-    request_cost_tokens: Annotated[int, Meta(ge=0, description="what a request in flight weighs, in prompt tokens to compute")] = 64
+    request_cost_tokens: Annotated[
+        int, Meta(ge=0, le=1 << 24, description="what a request in flight weighs, in prompt tokens to compute")
+    ] = 64
     least_load_mean_prefill_tokens: Annotated[
-        int, Meta(ge=0, description="prompt tokens of a waiting request of others, when its engine does not tell them")
+        int, Meta(ge=0, le=1 << 24, description="prompt tokens of a waiting request of others, when its engine does not tell them")
     ] = 1024
     least_load_kv_pressure_weight: Annotated[
-        float, Meta(ge=0, description="seconds that an engine with a half full KV cache weighs more than one with an empty one; 0 = off")
+        float,
+        Meta(ge=0, le=3600, description="seconds that an engine with a half full KV cache weighs more than one with an empty one; 0 = off"),
     ] = 0.15
     least_load_default_throughput: Annotated[
-        float, Meta(gt=0, description="prompt tokens that an engine is taken to compute in a second, for that weight")
+        float, Meta(gt=0, le=1e8, description="prompt tokens that an engine is taken to compute in a second, for that weight")
     ] = 2000.0
     overload_token_usage_threshold: Annotated[
         float, Meta(gt=0, le=1, description="part of an engine's KV cache in use above which others are preferred; 1 = off")

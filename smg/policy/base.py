@@ -11,12 +11,10 @@ from smg.config.tree import Routing as RoutingConfig
 from smg.obs.loads import least_of
 from smg.obs.shm import Shm
 from smg.registry import Registry
-from smg.types.candidate import MOST_TOKENS, Candidate, Candidates, Cost
+from smg.types.candidate import Candidate, Candidates, Cost
 from smg.types.job import Routing
 
 __all__ = ["POLICIES", "Candidate", "Candidates", "Policy", "RouteRequest"]
-
-MOST_WEIGHT = 1 << 24  # tokens: what an operator can say that a request weighs
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
@@ -46,9 +44,9 @@ class Policy(ABC):
         self.config = config
         self.shm = shm
         self.cost = Cost(
-            min(config.request_cost_tokens, MOST_WEIGHT),
-            min(config.least_load_mean_prefill_tokens, MOST_WEIGHT),
-            min(config.least_load_kv_pressure_weight * config.least_load_default_throughput, MOST_TOKENS),
+            config.request_cost_tokens,
+            config.least_load_mean_prefill_tokens,
+            config.least_load_kv_pressure_weight * config.least_load_default_throughput,
             config.overload_token_usage_threshold,
         )
         self.cached_tokens = 0

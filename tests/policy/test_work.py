@@ -2,14 +2,24 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from smg.config.tree import Routing as RoutingConfig
 from smg.policy import Candidate, Candidates, Policy, RouteRequest
+from smg.types.candidate import OVERLOADED
 from smg.types.job import Routing
 
 Make = Callable[..., Policy]
 REQUEST = RouteRequest(prompt_ids=[1, 2, 3], routing=Routing())
 SCORED = ["least_load", "power_of_two", "cache_aware"]
+# The most that may be set of what the score is made of.
+MOST_SET = {
+    "request_cost_tokens": 1 << 24,
+    "least_load_mean_prefill_tokens": 1 << 24,
+    "least_load_kv_pressure_weight": 3600.0,
+    "least_load_default_throughput": 1e8,
+}
 
 
 def chosen(policy: Policy, *candidates: Candidate) -> set[int]:
@@ -47,6 +57,20 @@ def test_an_overloaded_engine_comes_last(name: str, make: Make) -> None:
         assert chosen(make(name), over, busy) == {0}
     both = Candidates([Candidate(slot, str(slot), slot, 0, usage=0.99) for slot in (0, 1)])
     assert chosen(make(name, overload_token_usage_threshold=0.95), *both) <= {0, 1}
+
+
+@pytest.mark.parametrize("name", [*MOST_SET, "load_monitor_interval_s"])
+@pytest.mark.parametrize("value", [1 << 63, 1e19, float("inf"), float("nan")])
+def test_settings_that_the_score_has_no_room_for_are_refused(name: str, value: float) -> None:
+    with pytest.raises(msgspec.ValidationError, match=name):
+        msgspec.convert({name: value}, RoutingConfig)
+
+
+def test_whatever_is_set_and_reported_an_overloaded_engine_comes_last(make: Make) -> None:
+    assert msgspec.convert(MOST_SET, RoutingConfig)
+    cost = make("least_load", **MOST_SET).cost
+    most = Candidate(0, "a", 1 << 20, 1 << 40, 1 << 60, 1 << 60, 1 << 60, usage=1.0)
+    assert most.work(cost) < OVERLOADED
 
 
 def test_affinity_is_not_dropped_for_a_little_load_nor_kept_against_a_lot(make: Make) -> None:
