@@ -227,7 +227,8 @@ class PlainShm:
         return self._words[self._engine(slot) + STATE]
 
     def set_engine_state(self, slot: int, state: int) -> None:
-        self._words[CHANGES] += self._swap(self._engine(slot) + STATE, state) != state
+        if self._swap(self._engine(slot) + STATE, state) != state:
+            self._words[CHANGES] += 1
 
     def changes(self) -> int:
         return self._words[CHANGES]

@@ -68,7 +68,7 @@ class Candidate(Struct, frozen=True):
 
 
 class Candidates(Sequence[Candidate]):
-    """The engines among which a request is routed, and the specification of those that `smg.worker.LiveCandidates` reads as they are asked.
+    """The engines among which a request is routed; the specification of `smg.worker.candidates.LiveCandidates`, whose loads are read late.
 
     While nothing but their loads changes it is the same object for each request, so that what is derived of it is found once. `slots` and
     `urls` are in the order of the candidates.

@@ -19,7 +19,7 @@ class LiveCandidates(Candidates):
     """Does what `Candidates` does, at some ns an engine. `probes`: slots whose breakers are not closed."""
 
     def __init__(self, records: Sequence[EngineRecord], *, loads: LoadReader, stale_ms: int, probes: frozenset[int] = frozenset()) -> None:
-        self._records = records
+        self.records = records
         self._loads = loads
         self._stale_ms = stale_ms
         self.probes = probes
@@ -46,25 +46,26 @@ class LiveCandidates(Candidates):
         return self._works
 
     def only(self, indices: Sequence[int]) -> Candidates:
-        records = [self._records[index] for index in indices]
+        records = [self.records[index] for index in indices]
         return LiveCandidates(records, loads=self._loads, stale_ms=self._stale_ms, probes=self.probes)
 
 
 class Group:
     """The engines of one model and role. Who of them may have a request is found anew when a state or a breaker has changed.
 
-    While a breaker is open time alone changes that, so that the engines with one are looked at for each request.
+    While a breaker is open time alone changes that, so that the engines with one are looked at for each request. `records`: the engines,
+    whatever their state.
     """
 
-    def __init__(self, *, loads: LoadReader, breaker: Breaker, stale_ms: int) -> None:
-        self.records: list[EngineRecord] = []
+    def __init__(self, records: Sequence[EngineRecord], *, loads: LoadReader, breaker: Breaker, stale_ms: int) -> None:
+        self.records = records
         self._loads = loads
         self._breaker = breaker
         self._stale_ms = stale_ms
         self._changes = -1
         self._usable: list[EngineRecord] = []
         self._broken: list[int] = []
-        self._candidates = LiveCandidates((), loads=loads, stale_ms=stale_ms)
+        self._candidates = LiveCandidates([], loads=loads, stale_ms=stale_ms)
 
     def candidates(self, changes: int) -> Candidates:
         """Gives the engines that may have a request. `changes`: how often a state or a breaker had changed, read before this call."""
@@ -78,7 +79,8 @@ class Group:
         if fresh or probes != self._candidates.probes:
             shut = set(self._broken) - probes
             records = [record for record in self._usable if record.slot not in shut]
-            self._candidates = LiveCandidates(records, loads=self._loads, stale_ms=self._stale_ms, probes=probes)
+            if probes != self._candidates.probes or records != self._candidates.records:  # mostly it was an engine of another group
+                self._candidates = LiveCandidates(records, loads=self._loads, stale_ms=self._stale_ms, probes=probes)
         return self._candidates
 
     def _look(self) -> None:

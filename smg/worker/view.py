@@ -1,7 +1,7 @@
 """A data worker's view of the engines: who serves a model, how loaded each is over all processes, and the count of what it sends there.
 
-Records come from the snapshot file, read again when the generation in shared memory has moved; states and loads are read from there on
-every call. `smg.pipeline` routes with it.
+Records come from the snapshot file, read again when the generation in shared memory has moved. Who may have a request is found again when
+a state or a breaker there has changed, and loads are read as a policy asks for them. `smg.pipeline` routes with it.
 """
 
 import os
@@ -209,18 +209,19 @@ class WorkerView:
         self.generation = generation
         self._departed = snapshot.departed
         self._records = {record.slot: record for record in records}
-        groups: dict[tuple[str, Role, str], Group] = {}
+        grouped: dict[tuple[str, Role, str], list[EngineRecord]] = {}
         models: dict[str, list[EngineRecord]] = {}
         in_tokens = {record.model for record in records if not record.relayed}
         for record in records:
             if record.model and not (record.relayed and record.model in in_tokens):
                 for runtime in {"", record.runtime}:
-                    key = (record.model, record.role, runtime)
-                    groups.setdefault(key, Group(loads=self._loads, breaker=self.breaker, stale_ms=self._stale_ms)).records.append(record)
+                    grouped.setdefault((record.model, record.role, runtime), []).append(record)
                 models.setdefault(record.model, []).append(record)
-        self._groups = groups
+        self._groups = {
+            key: Group(members, loads=self._loads, breaker=self.breaker, stale_ms=self._stale_ms) for key, members in grouped.items()
+        }
         self._models = models
-        self._paired = {model for model in models if (model, "regular", "") not in groups}
+        self._paired = {model for model in models if (model, "regular", "") not in grouped}
         self._relayed = frozenset(models.keys() - in_tokens)
         for listener in self._listeners:
             listener(list(records))

@@ -29,14 +29,9 @@ class Rig:
         self.shm = body(shared_memory(rows=5, engines=ENGINES, series=8, cells=64))
         self.now_ms = 10_000
         self.breaker = Breaker(self.shm, config=SETTINGS, clock=lambda: self.now_ms)
-        self.loads = loads_of(self.shm)
-        self.group = self.new_group()
-        for slot in range(ENGINES):
-            epoch = self.shm.open_engine(slot, READY)
-            self.group.records.append(EngineRecord(slot=slot, epoch=epoch, id=str(slot), url=f"grpc://engine-{slot}"))
-
-    def new_group(self) -> Group:
-        return Group(loads=self.loads, breaker=self.breaker, stale_ms=30_000)
+        epochs = [self.shm.open_engine(slot, READY) for slot in range(ENGINES)]
+        records = [EngineRecord(slot=slot, epoch=epoch, id=str(slot), url=f"grpc://engine-{slot}") for slot, epoch in enumerate(epochs)]
+        self.group = Group(records, loads=loads_of(self.shm), breaker=self.breaker, stale_ms=30_000)
 
     def kept(self) -> Candidates:
         return self.group.candidates(self.shm.changes())
@@ -116,6 +111,21 @@ def test_the_same_object_is_given_while_only_loads_change(rig: Rig) -> None:
     assert rig.kept() is probing
 
 
+def test_the_same_object_is_given_while_only_other_engines_change(rig: Rig) -> None:
+    other = Group(rig.group.records[:2], loads=loads_of(rig.shm), breaker=rig.breaker, stale_ms=30_000)
+    kept = other.candidates(rig.shm.changes())
+    rig.shm.set_engine_state(3, EngineState.NOT_READY.value)
+    assert other.candidates(rig.shm.changes()) is kept
+    for _ in range(2):
+        rig.breaker.fail(3, epoch=rig.shm.engine_epoch(3))
+    kept = rig.kept()
+    assert list(kept.slots) == [0, 1, 2]
+    rig.now_ms += 1000  # the breaker of an engine that is not ready is nothing to look at
+    assert rig.kept() is kept
+    rig.shm.set_engine_state(3, READY)
+    assert list(rig.kept().slots) == [0, 1, 2, 3]
+
+
 def test_a_dead_process_may_have_changed_what_it_did_not_tell(rig: Rig) -> None:
     """It is killed between the change of a breaker and the count of it; its row is cleared then."""
     before = rig.shm.changes()
@@ -133,16 +143,18 @@ def test_probes_are_known_of_some_of_the_candidates_too(rig: Rig) -> None:
     assert [some.is_probe(0), some.is_probe(1)] == [True, False]
 
 
-@pytest.mark.parametrize("polled", [True, False])
-def test_live_loads_are_those_of_each_candidate(rig: Rig, polled: bool) -> None:
+@pytest.mark.parametrize(("age_ms", "untold"), [(1_000, 3), (31_000, 0)])
+def test_live_loads_are_those_of_each_candidate(rig: Rig, age_ms: int, untold: int) -> None:
     for slot in range(ENGINES):
         rig.shm.acquire(2, slot, rig.shm.engine_epoch(slot), 100 * slot)
-        rig.shm.set_load(slot, array("q", (5 + slot, 3, 97, 100, 0, 0, now_ms() if polled else 0, 2, 50)))
+        rig.shm.set_load(slot, array("q", (5 + slot, 3, 97, 100, 0, 0, now_ms() - age_ms, 2, 50)))
     live = rig.kept()
     reference = Candidates(list(live))
-    assert [one.foreign_untold for one in live] == ([3] * 4 if polled else [0] * 4)
+    assert [one.foreign_untold for one in live] == [untold] * 4
     assert list(live.works(COST)) == list(reference.works(COST)) == [live.work(index, COST) for index in range(ENGINES)]
-    assert list(live.only([3, 1]).works(COST)) == list(reference.only([3, 1]).works(COST))
+    some, expected = live.only([3, 1]), reference.only([3, 1])
+    assert list(some) == list(expected)
+    assert list(some.works(COST)) == list(expected.works(COST)) == [some.work(index, COST) for index in range(2)]
     assert (live.in_order, live.index_of, live.index_of_url) == (reference.in_order, reference.index_of, reference.index_of_url)
 
 
