@@ -36,6 +36,8 @@ class Bucket(Policy):
             self._adjust()
         chosen = candidates.in_order[min(int(self._position(size, bin_) * len(candidates)), len(candidates) - 1)]
         least = self.least_loaded(candidates)
+        if least == chosen:
+            return chosen
         most, fewest = (one.tokens + one.foreign_tokens for one in (candidates[chosen], candidates[least]))
         excess = most - fewest > self.config.balance_abs_threshold
         return least if excess and most > fewest * self.config.balance_rel_threshold else chosen

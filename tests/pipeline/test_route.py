@@ -261,6 +261,34 @@ def test_the_rank_with_the_fewest_tokens(gateway: Open) -> None:
     assert {route(made.worker(policy="passthrough"))[0][-1] for _ in range(5)} == {"0"}
 
 
+def test_of_ranks_with_equal_tokens_the_chosen_one_and_none_of_another_engine(gateway: Open) -> None:
+    made = gateway(2)
+    for record in made.registry.records():
+        made.registry.describe(record, ranks=2)
+    first, second = made.urls
+    router = made.worker(policy="round_robin", dp_minimum_tokens_scheduler=True)
+    leases = [route(router) for _ in range(4)]
+    assert [url for url, _ in leases] == [f"{first}@0", f"{second}@0", f"{first}@1", f"{second}@1"], "in the order of their slots"
+    leases[0][1].release()
+    assert [route(router, [])[0] for _ in range(4)] == [f"{first}@0", f"{second}@0", f"{first}@0", f"{second}@1"]
+
+
+def test_what_another_rank_holds_is_no_saving(gateway: Open) -> None:
+    made = gateway(1)
+    made.registry.describe(made.registry.records()[0], ranks=2)
+    router = made.worker(policy="cache_aware", dp_minimum_tokens_scheduler=True, request_cost_tokens=0)
+    url, held = route(router, IDS[:96])
+    held.answered()
+    again, _ = route(router, IDS[:96])
+    assert again == url
+    assert sorted(made.loads()) == [(0, 0), (2, 0)], "it holds all of the prompt"
+    route(router, IDS[:64] + [7] * 9)
+    assert sorted(made.loads()) == [(0, 0), (3, 9)]
+    other, _ = route(router, IDS[:64])
+    assert other != url
+    assert sorted(made.loads()) == [(1, 64), (3, 9)], "the policy had chosen the one that holds it"
+
+
 def test_choices_are_counted_by_policy_and_not_by_engine(gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     made = gateway(3)
     router, meter = made.counting(policy="round_robin")
