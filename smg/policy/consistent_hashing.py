@@ -9,7 +9,7 @@ from smg.config.tree import Routing
 from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
 from smg.policy.deck import Deck
-from smg.policy.ring import Ring, hash_key
+from smg.policy.ring import Ring, hash_key, works_to_share
 
 __all__ = ["ConsistentHashing"]
 
@@ -40,7 +40,8 @@ class ConsistentHashing(Policy):
         if not self.config.consistent_hashing_slack_tokens:
             return owner
         works = candidates.works(self.cost)
-        bound = LOAD_FACTOR * sum(works) / len(works) + self.config.consistent_hashing_slack_tokens
+        shared = works_to_share(works)
+        bound = LOAD_FACTOR * sum(shared) / len(shared) + self.config.consistent_hashing_slack_tokens
         if works[owner] <= bound:
             return owner
         return self._ring.find(place, candidates, free=lambda index: works[index] <= bound)

@@ -10,7 +10,7 @@ from smg.config.tree import Routing
 from smg.obs.loads import least_of
 from smg.obs.shm import Shm
 from smg.policy.base import POLICIES, Candidates, Policy, RouteRequest
-from smg.policy.ring import Ring, hash_key
+from smg.policy.ring import Ring, hash_key, works_to_share
 
 __all__ = ["PrefixHash"]
 
@@ -33,5 +33,6 @@ class PrefixHash(Policy):
             data = request.text[: count * BYTES_PER_TOKEN].encode("utf-8", "surrogatepass")
         owner = self._ring.find(hash_key(data), candidates)
         works = candidates.works(self.cost)
-        share = (sum(works) + request.size + self.config.request_cost_tokens) / len(works)
+        shared = works_to_share(works)
+        share = (sum(shared) + request.size + self.config.request_cost_tokens) / len(shared)
         return owner if works[owner] <= share * self.config.prefix_hash_load_factor else least_of(works, random.getrandbits(31))

@@ -5,13 +5,13 @@ is away for a while keeps its places: its keys go to the next on the ring and co
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from hashlib import blake2b
 from struct import unpack
 
-from smg.types.candidate import Candidates
+from smg.types.candidate import OVERLOADED, Candidates
 
-__all__ = ["Ring", "hash_key"]
+__all__ = ["Ring", "hash_key", "works_to_share"]
 
 DIGESTS = 19  # of 8 places each: the original has 150 an engine
 SPARE = 16
@@ -20,6 +20,13 @@ SPARE = 16
 def hash_key(data: bytes) -> int:
     """Gives a key's place on the ring."""
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+
+
+def works_to_share(works: Sequence[int]) -> Sequence[int]:
+    """Gives the works of which an engine's share is reckoned: those of the engines that are not overloaded, all when every one is."""
+    if sum(works) < OVERLOADED:  # nearly always
+        return works
+    return [work for work in works if work < OVERLOADED] or works
 
 
 class Ring:

@@ -155,6 +155,10 @@ def test_an_open_breaker_is_passed_over_by_hashes_and_by_a_forced_engine(gateway
     breaker.came_back(slot, epoch=made._shm.engine_epoch(slot))
     leases = [route(router, key="k") for _ in range(4)]
     assert [url for url, _ in leases] == [home] * 3 + [*nexts], "as many probes as must go well"
+    assert [lease.probe for _, lease in leases] == [True] * 3 + [False]
+    for _, lease in leases:
+        lease.succeed()
+    assert route(router, key="k")[0] == home
 
 
 def test_other_policies_do_not_obey_a_forced_engine(gateway: Open) -> None:

@@ -86,6 +86,23 @@ def test_an_engine_may_have_a_quarter_more_than_its_share(name: str, make: Make,
     assert policy.select(with_work(1_350_000), request=keyed("k")) != owner
 
 
+@pytest.mark.parametrize("name", ["consistent_hashing", "prefix_hash"])
+def test_an_overloaded_engine_is_not_counted_in_the_share_of_the_others(name: str, make: Make, fleet: Fleet) -> None:
+    policy, candidates = make(name, overload_token_usage_threshold=0.9), fleet(8)
+    owner = policy.select(candidates, request=keyed("k"))
+
+    def with_work(tokens: int, *, over: int, all_over: bool = False) -> Candidates:
+        works = [tokens if index == owner else 1_000_000 for index in range(8)]
+        usages = [0.95 if all_over or index == over else 0.0 for index in range(8)]
+        return Candidates([Candidate(one.slot, one.url, 0, works[at], usage=usages[at]) for at, one in enumerate(candidates)])
+
+    other = (owner + 1) % 8
+    assert policy.select(with_work(1_250_000, over=other), request=keyed("k")) == owner  # the mean is then 1,035,714
+    assert policy.select(with_work(1_350_000, over=other), request=keyed("k")) not in (owner, other)
+    assert policy.select(with_work(0, over=owner), request=keyed("k")) != owner
+    assert policy.select(with_work(1_000_000, over=owner, all_over=True), request=keyed("k")) == owner
+
+
 def test_the_ring_gives_a_new_engine_its_share_only(make: Make, fleet: Fleet) -> None:
     policy = make("consistent_hashing")
     before, after = owners(policy, fleet(8)), owners(policy, fleet(9))
