@@ -6,7 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-__all__ = ["MOST_REQUESTS", "MOST_TOKENS", "Candidate", "Candidates", "Cost"]
+__all__ = ["MOST_REQUESTS", "MOST_TOKENS", "OVERLOADED", "Candidate", "Candidates", "Cost"]
 
 # No report of an engine weighs more than these: it may say anything.
 MOST_REQUESTS = 1 << 24

@@ -275,6 +275,8 @@ def test_of_ranks_with_equal_tokens_the_chosen_one_and_none_of_another_engine(ga
     assert [url for url, _ in leases] == [f"{first}@0", f"{second}@0", f"{first}@1", f"{second}@1"], "in the order of their slots"
     leases[0][1].release()
     assert [route(router, [])[0] for _ in range(4)] == [f"{first}@0", f"{second}@0", f"{first}@0", f"{second}@1"]
+    forced = made.worker(policy="consistent_hashing", dp_minimum_tokens_scheduler=True)
+    assert [route(forced, target_worker=place)[0] for place in "0123"] == [f"{first}@0", f"{first}@1", f"{second}@0", f"{second}@1"]
 
 
 def test_what_another_rank_holds_is_no_saving(gateway: Open) -> None:

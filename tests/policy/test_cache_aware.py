@@ -51,6 +51,17 @@ def test_a_miss_goes_to_the_least_busy(make: Make) -> None:
     assert policy.select(engines(50, 0), request=ask(prompt(99))) == 1
 
 
+def test_what_is_held_of_a_text_saves_a_token_for_four_bytes(make: Make) -> None:
+    policy, text = make("cache_aware"), random.Random(1).randbytes(2000).hex()
+    home = policy.select(engines(0, 0), request=ask([], text))
+    assert policy.select(engines(0, 0), request=ask([], text)) == home
+    assert 900 <= policy.cached_tokens <= 1000
+    busy = engines(*(3 if slot == home else 0 for slot in range(2)))  # 792 tokens
+    assert policy.select(busy, request=ask([], text)) == home
+    busier = engines(*(8 if slot == home else 0 for slot in range(2)))  # 2112 tokens
+    assert policy.select(busier, request=ask([], text)) != home
+
+
 def test_imbalance_does_not_drop_affinity(make: Make, shm: Shm) -> None:
     """Known bug B114: loads 10, 11 and 90, the beginning is known to the second and third."""
     index = PrefixIndex(shm)

@@ -233,6 +233,8 @@ def test_prefix_hash_passes_over_an_engine_with_too_much(make: Make, fleet: Flee
     loads = Candidates([Candidate(c.slot, c.url, 10 if index == owner else 4 + index, 0) for index, c in enumerate(fleet(4))])
     expected = min((index for index in range(4) if index != owner), key=lambda index: loads[index].requests)
     assert policy.select(loads, request=request) == expected
+    alike = Candidates([Candidate(c.slot, c.url, 10 if index == owner else 4, 0) for index, c in enumerate(fleet(4))])
+    assert {policy.select(alike, request=request) for _ in range(100)} == {0, 1, 2, 3} - {owner}
     even = Candidates([Candidate(c.slot, c.url, 10, 0) for c in fleet(4)])
     assert policy.select(even, request=request) == owner
 

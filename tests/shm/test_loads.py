@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smg._ext import NativeLoads, NativeShm, native_least_of
-from smg.obs.loads import SURVEY_FIELDS, PlainLoads, plain_least_of
-from smg.obs.shm import PlainShm
+from smg.obs.loads import SURVEY_FIELDS, PlainLoads, loads_of, plain_least_of
+from smg.obs.shm import PlainShm, Shm
 from smg.types.candidate import MOST_TOKENS, Candidate, Cost
 from tests.shm.memory import shared_memory
 
@@ -70,18 +70,18 @@ def test_any_of_the_least_is_drawn(least_of: type[native_least_of]) -> None:
     assert least_of(array("q", works), 5, array("q", (0, 17, 4, 8)), 1) == 1
 
 
-@pytest.mark.parametrize(("native", "plain"), [(NativeLoads, PlainLoads)])
-def test_what_cannot_be_is_refused(native: type[NativeLoads], plain: type[PlainLoads]) -> None:
-    block = shared_memory(rows=ROWS, engines=ENGINES, series=4, cells=12, secret=bytes(16))
-    for loads in (native(NativeShm(block)), plain(PlainShm(block))):
-        for slot in (-1, ENGINES):
-            with pytest.raises(IndexError, match="no engine slot"):
-                loads.works(array("q", (slot,)), 0, array("d", (1, 1, 1, 1)), array("q", (0,)))
-            with pytest.raises(IndexError, match="no engine slot"):
-                loads.survey(array("q", (slot,)), array("q", (1,)), 0, 0, array("q", [0] * len(SURVEY_FIELDS)))
-        with pytest.raises(ValueError, match="room"):
-            loads.works(array("q", (0, 1)), 0, array("d", (1, 1, 1, 1)), array("q", (0,)))
-        with pytest.raises(ValueError, match="weights"):
-            loads.works(array("q", (0,)), 0, array("d", (1, 1, 1)), array("q", (0,)))
-        with pytest.raises(ValueError, match="room"):
-            loads.survey(array("q", (0, 1)), array("q", (1,)), 0, 0, array("q", [0] * 2 * len(SURVEY_FIELDS)))
+@pytest.mark.parametrize("body", [NativeShm, PlainShm])
+def test_what_cannot_be_is_refused(body: type[Shm]) -> None:
+    loads = loads_of(body(shared_memory(rows=ROWS, engines=ENGINES, series=4, cells=12, secret=bytes(16))))
+    assert type(loads) is {NativeShm: NativeLoads, PlainShm: PlainLoads}[body]
+    for slot in (-1, ENGINES):
+        with pytest.raises(IndexError, match="no engine slot"):
+            loads.works(array("q", (slot,)), 0, array("d", (1, 1, 1, 1)), array("q", (0,)))
+        with pytest.raises(IndexError, match="no engine slot"):
+            loads.survey(array("q", (slot,)), array("q", (1,)), 0, 0, array("q", [0] * len(SURVEY_FIELDS)))
+    with pytest.raises(ValueError, match="room"):
+        loads.works(array("q", (0, 1)), 0, array("d", (1, 1, 1, 1)), array("q", (0,)))
+    with pytest.raises(ValueError, match="weights"):
+        loads.works(array("q", (0,)), 0, array("d", (1, 1, 1)), array("q", (0,)))
+    with pytest.raises(ValueError, match="room"):
+        loads.survey(array("q", (0, 1)), array("q", (1,)), 0, 0, array("q", [0] * 2 * len(SURVEY_FIELDS)))

@@ -109,6 +109,12 @@ def test_the_same_object_is_given_while_only_loads_change(rig: Rig) -> None:
     assert list(probing.slots) == [0, 1, 2, 3]
     assert [probing[index].probe for index in range(4)] == [False, True, False, False]
     assert rig.kept() is probing
+    assert rig.breaker.take_probe(1, epoch=rig.shm.engine_epoch(1))
+    for _ in range(2):
+        rig.breaker.succeed(1, epoch=rig.shm.engine_epoch(1), probe=True)
+    closed = rig.kept()
+    assert list(closed.slots) == [0, 1, 2, 3]
+    assert not any(one.probe for one in closed)
 
 
 def test_the_same_object_is_given_while_only_other_engines_change(rig: Rig) -> None:
