@@ -109,13 +109,14 @@ class Pods:
             try:
                 if not selection.version:
                     await self._list(selection)
+                    began_s = time.monotonic()  # a list may take its time
                 await self._watch(selection)
             except Forgotten:
                 selection.version = ""
-            except (ApiFailed, msgspec.DecodeError) as error:
+            except (ApiFailed, msgspec.DecodeError, RecursionError) as error:  # the last is not msgspec's own
                 self._failed()
                 self._complain(str(error))
-                if getattr(error, "status", 0) == GONE or isinstance(error, msgspec.DecodeError):
+                if getattr(error, "status", 0) == GONE or not isinstance(error, ApiFailed):
                     selection.version = ""
                 await asyncio.sleep(selection.pause_s * random.uniform(0.5, 1.0))
                 selection.pause_s = min(selection.pause_s * 2, LONGEST_PAUSE_S)

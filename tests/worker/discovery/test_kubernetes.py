@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -161,7 +162,10 @@ def test_a_watch_that_fails_is_listed_anew(tmp_path: pathlib.Path, monkeypatch: 
     play(scene, tmp_path, monkeypatch)
 
 
-def test_a_server_that_forgets_each_place_is_not_asked_without_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("list_s", [0.0, 10.0])
+def test_a_server_that_forgets_each_place_is_not_asked_without_end(list_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its lists take: reading them all the time is what it must be spared."""
+    now_s = 0.0
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -173,6 +177,8 @@ def test_a_server_that_forgets_each_place_is_not_asked_without_end(tmp_path: pat
         yield b'{"type": "ERROR", "object": {"code": 410}}'
 
     async def listed(self: ApiServer, path: str, query: object, *, timeout_s: float) -> bytes:
+        nonlocal now_s
+        now_s += list_s
         lists.append(1)
         return b'{"metadata": {"resourceVersion": "1"}}'
 
@@ -180,6 +186,7 @@ def test_a_server_that_forgets_each_place_is_not_asked_without_end(tmp_path: pat
     monkeypatch.setattr(ApiServer, "lines", forgetting)
     monkeypatch.setattr(ApiServer, "get", listed)
     monkeypatch.setattr(kubernetes.asyncio, "sleep", slept)
+    monkeypatch.setattr(kubernetes, "time", SimpleNamespace(monotonic=lambda: now_s))
 
     async def main() -> None:
         heard = Heard()
@@ -189,6 +196,32 @@ def test_a_server_that_forgets_each_place_is_not_asked_without_end(tmp_path: pat
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert pauses.count(kubernetes.FIRST_PAUSE_S) >= len(lists) - 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["list", "watch"])
+def test_an_answer_that_is_nested_without_end_is_a_failure(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not looked at is read all the same, as deep as it goes."""
+    deep = b"[" * 100_000 + b"]" * 100_000
+
+    async def watched(self: ApiServer, path: str, query: object, *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        yield b'{"type": "ADDED", "object": {"spec": %b}}' % deep
+
+    async def listed(self: ApiServer, path: str, query: object, *, timeout_s: float) -> bytes:
+        return b'{"metadata": {"resourceVersion": "1"}, "more": %b}' % (deep if where == "list" else b"1")
+
+    monkeypatch.setattr(ApiServer, "lines", watched)
+    monkeypatch.setattr(ApiServer, "get", listed)
+    monkeypatch.setattr(kubernetes, "FIRST_PAUSE_S", 0.001)
+
+    async def main() -> None:
+        heard = Heard()
+        task = asyncio.create_task(Pods(SETTINGS, server=ApiServer("", account=""), found=heard.take, failed=heard.fail).run())
+        await until(lambda: heard.failures >= 3 or task.done())
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
 
