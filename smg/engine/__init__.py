@@ -25,6 +25,7 @@ from smg.engine.http import HTTP_SCHEMES, Head, HttpCall, HttpEngine, HttpReques
 from smg.engine.pair import CAUSE_S, RELEASE_S, PairedEngine, Prefill
 from smg.engine.reader import leave_call
 from smg.engine.status import error_of_call
+from smg.engine.transfer import meeting_host
 from smg.errors import ConfigError
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "error_of_call",
     "field_table",
     "leave_call",
+    "meeting_host",
     "open_engine",
 ]
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from smg.engine.base import KvTransfer, ServerInfo
 
-__all__ = ["BOOTSTRAP_PORT", "Handover", "handover_of", "rendezvous"]
+__all__ = ["BOOTSTRAP_PORT", "Handover", "handover_of", "meeting_host", "rendezvous"]
 
 # SGLang's own default, used where nobody names another.
 BOOTSTRAP_PORT = 8998
@@ -29,9 +29,15 @@ class Handover(Struct, frozen=True):
 
 def rendezvous(url: str, *, port: int) -> KvTransfer:
     """Gives a place where the legs can meet: at the prefill engine's host, in a room of this request's own."""
-    return KvTransfer(
-        host=urlsplit(url).hostname or "localhost", port=port or BOOTSTRAP_PORT, room=1 + secrets.randbelow((1 << ROOM_BITS) - 1)
-    )
+    return KvTransfer(host=meeting_host(url), port=port or BOOTSTRAP_PORT, room=1 + secrets.randbelow((1 << ROOM_BITS) - 1))
+
+
+def meeting_host(url: str) -> str:
+    """Gives a prefill engine's host as others are told of it: they put a colon and the port behind it, and so does SGLang's own balancer
+    with an IPv6 address in brackets (sglang_router/mini_lb.py).
+    """
+    host = urlsplit(url).hostname or "localhost"
+    return f"[{host}]" if ":" in host else host
 
 
 def handover_of(server: ServerInfo, *, url: str, port: int) -> Handover:

@@ -10,11 +10,10 @@ import secrets
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
-from smg.engine import CAUSE_S, RELEASE_S, HttpCall, HttpEngine, HttpRequest
+from smg.engine import CAUSE_S, RELEASE_S, HttpCall, HttpEngine, HttpRequest, meeting_host
 from smg.errors import EngineError, InvalidValue, RequestError, SmgError, Unimplemented
 from smg.obs.metrics import Meter
 from smg.pipeline.attempts import Attempt, Tries
@@ -264,7 +263,7 @@ def rendezvous(record: EngineRecord, *, rooms: int) -> dict[str, bytes]:
     if rank is not None:
         numbers = [number - number % size + rank for number in numbers]
     values: dict[str, list[Any]] = {
-        "bootstrap_host": [urlsplit(record.address).hostname or "localhost"] * rooms,
+        "bootstrap_host": [meeting_host(record.address)] * rooms,
         "bootstrap_port": [record.handover_port or None] * rooms,
         "bootstrap_room": numbers,
     }

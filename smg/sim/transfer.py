@@ -107,7 +107,7 @@ class PinBoard:
 async def claim(host: str, *, port: int, name: str, wait_s: float) -> int | None:
     """Asks the prefill engine at host:port for the pin `name`; gives its tokens, None when the engine or the pin is not there."""
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_WITHIN_S)
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), port), CONNECT_WITHIN_S)
     except (OSError, TimeoutError):
         return None
     try:

@@ -264,6 +264,64 @@ def test_several_choices() -> None:
     asyncio.run(main())
 
 
+class Scripted:
+    """An engine whose calls begin when they are told to and say nothing but their end; `asked` is what came."""
+
+    url = "grpc://h:1"
+
+    def __init__(self) -> None:
+        self.asked: list[EngineRequest] = []
+        self.go = asyncio.Event()
+
+    async def generate(self, asked: EngineRequest, *, timeout_s: float) -> AsyncIterator[EngineDelta]:
+        self.asked.append(asked)
+        await self.go.wait()
+        yield EngineDelta(finish="length")
+
+    async def abort(self, request_id: str) -> None:
+        """It does not matter."""
+
+
+def scripted(engine: Scripted) -> Prefill:
+    return Prefill(
+        engine,  # type: ignore[arg-type]
+        server=ServerInfo(),
+        bootstrap_port=0,
+        send_abort=lambda engine, request_id: None,
+        done=lambda computed: None,
+    )
+
+
+def test_an_engine_that_is_lost_once_it_was_left_is_not_the_cause() -> None:
+    async def main() -> None:
+        prefill = scripted(Scripted())
+        computing = asyncio.create_task(prefill.first(request(), timeout_s=10))
+        await until(lambda: prefill._wait is not None)
+        computing.cancel()
+        await asyncio.wait([computing])
+        prefill.fail(EngineUnavailable("lost"))
+        await prefill.ended()
+        assert prefill.error is None
+
+    asyncio.run(main())
+
+
+def test_a_cache_of_which_nothing_was_said_is_not_fetched_to_be_forgotten() -> None:
+    async def main() -> None:
+        async with pair("vllm") as two:
+            engine, decode = Scripted(), two.engines[1]
+            engine.go.set()
+            both = PairedEngine(scripted(engine), decode)
+            both._asked = request()
+            await both.prefill.first(both._asked, timeout_s=10)
+            both.prefill.given_up = True
+            await both.abort("r1")
+            assert len(engine.asked) == 1
+            assert two.decode.counters.started == 0
+
+    asyncio.run(main())
+
+
 def test_the_words_of_the_connectors() -> None:
     nixl = handover_of(ServerInfo(kv_connector="NixlConnector", kv_engine_id="e"), url="grpc://h:1", port=0)
     assert json.loads(nixl.prefill.params) == {"do_remote_decode": True, "do_remote_prefill": False}
@@ -271,8 +329,9 @@ def test_the_words_of_the_connectors() -> None:
     mooncake = handover_of(ServerInfo(kv_connector="MooncakeConnector", kv_engine_id="e"), url="grpc://[::1]:1", port=7)
     told, other = json.loads(mooncake.prefill.params), json.loads(mooncake.decode("").params)
     assert told["transfer_id"] == other["transfer_id"]
-    assert (other["do_remote_prefill"], other["remote_engine_id"], other["remote_bootstrap_addr"]) == (True, "e", "http://::1:7")
+    assert (other["do_remote_prefill"], other["remote_engine_id"], other["remote_bootstrap_addr"]) == (True, "e", "http://[::1]:7")
     assert rendezvous("grpc://h:1", port=0).port == 8998
+    assert [rendezvous(url, port=5).host for url in ("grpc://[fd00::1]:1", "unix:/run/engine")] == ["[fd00::1]", "localhost"]
     rooms = {rendezvous("grpc://h:1", port=5).room for _ in range(100)}
     assert len(rooms) == 100
     assert all(0 < room < 1 << 31 for room in rooms)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from smg.engine import ServerInfo
-from smg.worker import EngineState
+from smg.pipeline.relay_pairs import rendezvous
+from smg.worker import EngineRecord, EngineState
 from smg.worker.breaker import Condition
 from tests.engine.http.upstream import STREAM_HEAD, Asked, Script, answer, chunked, upstream
 from tests.server.relaying import Relaying, config, relaying
@@ -93,6 +94,12 @@ def test_sglang_is_told_the_port_that_the_prefill_engine_names(said: int, told: 
             await idle(gateway)
 
     run(scene())
+
+
+@pytest.mark.parametrize(("url", "host"), [("http://[fd00::1]:80/v1", "[fd00::1]"), ("https://Gpu1:8000", "gpu1")])
+def test_sglang_engines_put_the_port_behind_the_host(url: str, host: str) -> None:
+    record = EngineRecord(slot=0, epoch=1, id="e", url=url, bootstrap_port=8998)
+    assert json.loads(rendezvous(record, rooms=1)["bootstrap_host"]) == host
 
 
 def test_too_many_rooms_are_refused() -> None:

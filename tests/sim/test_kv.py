@@ -17,6 +17,7 @@ from smg.sim.blocks import BlockPool, BlockTable, chain_hash
 from smg.sim.kvlog import HistoryLost, KvLog, Removed, Stored
 from smg.sim.processes import free_port
 from smg.sim.server import Sim, start_sim
+from smg.sim.transfer import claim
 from tests.sim.client import PROMPT, ask, chat_ids, complete_of, idle, ids_of, message, play, stub, until, unwrap
 
 FEEDS = pytest.mark.parametrize("protocol", ["vllm", "sglang", "trtllm", "tokenspeed"])
@@ -367,3 +368,16 @@ def test_status_port() -> None:
         assert parts
 
     play(scene, status_port=0)
+
+
+@pytest.mark.parametrize(("host", "dialled"), [("[fd00::1]", "fd00::1"), ("10.0.0.1", "10.0.0.1")])
+def test_hosts_come_as_engines_are_told_of_them(host: str, dialled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    async def connected(host: str, port: int) -> None:
+        seen.append(host)
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(asyncio, "open_connection", connected)
+    assert asyncio.run(claim(host, port=1, name="x", wait_s=0.0)) is None
+    assert seen == [dialled]
