@@ -257,6 +257,19 @@ def test_names_from_before_a_pause_give_way_to_new_ones(index: PrefixIndex) -> N
     assert held(index) == 16
 
 
+def test_names_that_were_known_for_longest_give_way_first(index: PrefixIndex) -> None:
+    """And none for a block that is known: it takes no more room."""
+    feed = Feed(index, slot=2, most_blocks=4)
+    old, other = [7] * 32, [9] * 32
+    feed.take(batch(1, stored(50, 2, ids=[0] * 800 + old, parent=None), stored(0, 2)))
+    feed.resume()
+    feed.take(batch(9, stored(1, 1)))
+    assert (held(index, ids=old), held(index)) == (32, 32)
+    feed.take(batch(10, stored(60, 2, ids=[0] * 960 + other, parent=None)))
+    assert (held(index, ids=old), held(index), held(index, ids=other)) == (0, 32, 32)
+    assert (feed.blocks, feed.unplaced) == (4, 0)
+
+
 def test_tells_how_old_a_batch_was(index: PrefixIndex) -> None:
     feed = Feed(index, slot=2)
     feed.take(batch(1, stored(0, 1), at_s=time.time() - 5))

@@ -351,6 +351,24 @@ def test_engines_over_http_are_looked_at_when_one_over_grpc_serves_their_model(s
     play(rig, scene)
 
 
+@pytest.mark.parametrize(("url", "served"), [(A, "other"), ("http://h:2", "m")])
+def test_engines_over_http_are_left_alone_when_nothing_changes_for_them(url: str, served: str, tmp_path: pathlib.Path) -> None:
+    rig = Rig(tmp_path, urls=("http://h:1",))
+    rig.server = ServerInfo()
+
+    async def scene(fleet: Fleet) -> None:
+        await until(ready(rig, "http://h:1"))
+        hurried: list[str] = []
+        watcher = fleet.watcher("http://h:1")
+        assert watcher is not None
+        watcher.hurry = lambda: hurried.append("")  # type: ignore[method-assign]
+        fleet.add(api(url, served_as=served))
+        await until(ready(rig, url))
+        assert not hurried
+
+    play(rig, scene)
+
+
 def ranked(folder: pathlib.Path) -> Rig:
     rig = Rig(folder)
     rig.config = msgspec.structs.replace(rig.config, engines=Engines(worker_urls=(A,), dp_aware=True))
