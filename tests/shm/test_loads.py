@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from smg._ext import NativeLoads, NativeShm, native_least_of
 from smg.obs.loads import SURVEY_FIELDS, PlainLoads, loads_of, plain_least_of
 from smg.obs.shm import PlainShm, Shm
-from smg.types.candidate import MOST_TOKENS, Candidate, Cost
+from smg.types.candidate import MOST_REQUESTS, MOST_TOKENS, OVERLOADED, Candidate, Cost
 from tests.shm.memory import shared_memory
 
 ENGINES, ROWS = 3, 4
@@ -68,6 +68,36 @@ def test_any_of_the_least_is_drawn(least_of: type[native_least_of]) -> None:
     assert {least_of(array("q", works), draw) for draw in range(9)} == {0, 2}
     assert {least_of(array("q", works), draw, saved, 4) for draw in range(9)} == {0, 1, 2, 3}
     assert least_of(array("q", works), 5, array("q", (0, 17, 4, 8)), 1) == 1
+
+
+@pytest.mark.parametrize("body", [NativeShm, PlainShm])
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ((1, 5, 0, 0, 900, 0, 101, 2, 300), (4, 600, 0, 0)),
+        ((1, 5, 0, 0, 900, 0, 100, 2, 300), (0, 0, 0, 0)),  # said just before what counts
+        ((1, 5, 0, 0, 0, 0, 101, 0, 0), (6, 0, 5, 0)),
+        ((1, 5, 0, 0, 0, 0, 101, 4, 300), (2, 0, 2, 0)),  # of five that wait, two at most are others'
+        ((1, 5, 0, 0, 0, 0, 101, 9, 300), (0, 0, 0, 0)),
+        ((0, 0, 95, 100, 0, 0, 101, 0, 0), (0, 0, 0, 950)),
+        ((MOST, MOST, MOST, 1, MOST, 0, MOST, 0, 0), (MOST_REQUESTS, MOST_TOKENS, 0, 1000 << 50)),
+    ],
+)
+def test_what_an_engine_has_of_others(body: type[Shm], said: tuple[int, ...], found: tuple[int, ...]) -> None:
+    shm = body(shared_memory(rows=ROWS, engines=ENGINES, series=4, cells=12, secret=bytes(16)))
+    shm.set_load(1, array("q", said))
+    out = array("q", bytes(8 * len(SURVEY_FIELDS)))
+    loads_of(shm).survey(array("q", (1,)), array("q", (0,)), 0, 100, out)
+    assert tuple(out[4:]) == found
+
+
+@pytest.mark.parametrize("body", [NativeShm, PlainShm])
+def test_an_engine_is_overloaded_above_the_threshold(body: type[Shm]) -> None:
+    shm, works = body(shared_memory(rows=ROWS, engines=ENGINES, series=4, cells=12, secret=bytes(16))), array("q", (0, 0))
+    for slot, used in enumerate((950, 951)):
+        shm.set_load(slot, array("q", (0, 0, used, 1000, 0, 0, 1, 0, 0)))
+    loads_of(shm).works(array("q", (0, 1)), 0, Cost(0, 0, 0.0, 0.95).weights, works)
+    assert list(works) == [0, OVERLOADED]
 
 
 @pytest.mark.parametrize("body", [NativeShm, PlainShm])
