@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from smg.api.openai.chat_stream import ChatStream
+from smg.api.openai.chat_switches import Switches
 from smg.config import Config
 from smg.config.tree import Engines
 from smg.engine import EngineDelta, EngineRequest
@@ -18,6 +20,7 @@ from smg.types.job import Job, Logprobs
 from smg.worker import EngineState
 from smg.worker.breaker import Condition
 from tests.pipeline.fleet import Fleet, chat, collect, finish_of, fleet, text_of, usage_of
+from tests.pipeline.test_native import HEAD, config
 
 RUNTIMES = ("vllm", "sglang", "tokenspeed")
 PLANES = ("native", "aio")
@@ -151,7 +154,7 @@ def test_a_client_that_leaves_as_the_decode_engine_is_asked(plane: str, fields: 
     """That hears of the request all the same: nobody else can tell the prefill engine that its cache is not needed (known bug B121)."""
 
     async def main() -> None:
-        async with fleet("vllm prefill", "vllm decode", config=plane_of(plane), decode={"itl_ms": 100}) as two:
+        async with fleet("vllm prefill", "vllm decode", config=config(plane), decode={"itl_ms": 100}) as two:
             made: list[pairs.Pair] = []
             make = two.pipeline._pairs.make
 
@@ -172,9 +175,14 @@ def test_a_client_that_leaves_as_the_decode_engine_is_asked(plane: str, fields: 
             assert prefill.finished == 5
             await until(lambda: decode.transfers == decode.aborted == 5, lambda: str(decode))
             assert not seen
+            if plane == "native" and not fields.get("logprobs"):
+                assert "rpc" in {abort.cause for abort in decode.aborts if abort.known}, "told once it knows the request"
 
     async def take(two: Fleet, job: Job, seen: list[Any]) -> None:
-        await two.pipeline.whole(job, take=seen.extend)
+        if job.stream and job.logprobs.output is None:
+            await two.pipeline.stream(job, lambda chunk: seen.append(chunk) or True, renderer=ChatStream(HEAD, Switches(choices=1)))
+        else:
+            await two.pipeline.whole(job, take=seen.extend)
 
     asyncio.run(main())
 
@@ -191,6 +199,26 @@ def test_a_prefill_engine_that_refuses_ends_the_request(runtime: str, plane: str
             assert caught.value.engine == two.sims[0].url, "who said so, for the log"
             await idle(two)
             assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(1, 0), (0, 0)], "the decode engine has not served it"
+
+    asyncio.run(main())
+
+
+def test_a_prefill_engine_whose_end_is_known_late_is_looked_at() -> None:
+    """Its part was over by then: the decode engine had told of its own failure first."""
+
+    async def main() -> None:
+        async with fleet("sglang prefill", "sglang decode") as two:
+            lost, told = EngineUnavailable("gone"), EngineError("no cache came")
+
+            async def cause(error: EngineError) -> EngineError:
+                return lost
+
+            pair = SimpleNamespace(cause=cause, prefill=SimpleNamespace(error=lost, engine=SimpleNamespace(url="grpc://h:1")), slot=0)
+            attempt = SimpleNamespace(answered=False, blamed=None)
+            with pytest.raises(EngineUnavailable, match="gone") as caught:
+                await two.pipeline._pairs.judge(told, pair=pair, attempt=attempt)  # type: ignore[arg-type]
+            assert (caught.value.engine, attempt.blamed) == ("grpc://h:1", 0)
+            assert [two.view.shm.take_suspect(slot) for slot in (0, 1)] == [True, False]
 
     asyncio.run(main())
 
@@ -225,6 +253,8 @@ def test_a_deadline_in_the_pause_for_a_prefill_engine_is_not_the_decode_engines_
             with pytest.raises(EngineUnavailable):
                 await collect(two, chat())
             assert two.sims[0].counters.started == 1
+            retries = [values[0] for key, values in two.view.shm.totals() if key.startswith(b"smg_worker_retries_total")]
+            assert retries == [1]
             await idle(two)
             assert [two.view.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 1), (0, 0)]
 

@@ -232,8 +232,9 @@ def test_a_prefill_engine_that_fails_is_passed_over(runtime: str, status: str) -
 
 
 @RUNTIMES
-def test_a_prefill_engine_without_another_is_asked_again_after_pauses(runtime: str) -> None:
+def test_a_prefill_engine_without_another_is_asked_again_after_pauses(runtime: str, caplog: pytest.LogCaptureFixture) -> None:
     """And one request that it does not survive is one failure of it."""
+    caplog.set_level("INFO")
 
     async def scene() -> None:
         scripts = (saying(close=True), hang)
@@ -246,6 +247,8 @@ def test_a_prefill_engine_without_another_is_asked_again_after_pauses(runtime: s
             assert [gateway.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 5), (0, 0)]
             assert gateway.shm.take_suspect(0)
             assert not gateway.shm.take_suspect(1)
+            again = [record.__dict__["engine"] for record in caplog.records if record.message == "the request is sent again"]
+            assert again == [gateway.servers[0].url] * 4
 
     run(scene())
 
@@ -256,6 +259,7 @@ def test_a_deadline_in_the_pause_for_a_prefill_engine_is_not_the_decode_engines_
         async with relaying(saying(close=True), hang, records=PAIR, made=made) as gateway:
             assert (await asking(gateway)).status_code == 503
             assert len(gateway.servers[0].asked) == 1
+            assert list(gateway.counted("smg_worker_retries_total").values()) == [1]
             await idle(gateway)
             assert [gateway.shm.counts(slot)[:2] for slot in (0, 1)] == [(0, 1), (0, 0)]
 
