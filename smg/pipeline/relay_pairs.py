@@ -28,6 +28,9 @@ __all__ = ["RelayPair", "RelayPairs"]
 log = logging.getLogger(__name__)
 
 RELEASED_BYTES = 1 << 20
+# What a vLLM prefill engine gets to end by itself when the client leaves. One that computes the prompt just as it is told to stop keeps the
+# cache, and nobody hears where: most prompts are computed sooner than that.
+PATIENCE_S = 0.3
 # Each of them has a room, named in the body.
 MOST_ROOMS = 4096
 ROOM_BITS = 63
@@ -224,6 +227,8 @@ class RelayPair:
 
     async def _give_up(self, leg: Leg) -> None:
         """Ends the part; has a cache fetched that lies at the prefill engine: that is how it learns that nobody else will come for it."""
+        if leg.record.runtime == "vllm":
+            await leg.ended(within_s=PATIENCE_S)
         await leg.leave()
         if not leg.params or self.claimed or self._decode is None:
             return

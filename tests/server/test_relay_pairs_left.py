@@ -14,7 +14,7 @@ from smg.engine import HttpRequest
 from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
-from tests.engine.http.upstream import answer
+from tests.engine.http.upstream import Asked, answer
 from tests.server.relaying import Relaying, over, relaying
 from tests.server.serving import until
 from tests.server.test_relay import hang, idle, run, saying
@@ -46,6 +46,31 @@ def test_what_an_engine_said_while_its_client_left_is_not_lost(monkeypatch: pyte
             assert (released["max_tokens"], released["stream"], released["kv_transfer_params"]) == (1, False, json.loads(PARAMS))
             await idle(gateway)
         server.close()
+
+    run(scene())
+
+
+def test_an_engine_that_has_nearly_computed_the_prompt_is_let_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told to stop as it ends it would keep the cache, and say to nobody where."""
+    monkeypatch.setattr(relay_pairs, "PATIENCE_S", 60.0)
+
+    async def scene() -> None:
+        go = asyncio.Event()
+
+        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            writer.write(answer(HANDED))
+
+        async with relaying(helps, saying(answer()), records=PAIR) as gateway:
+            asked = asyncio.ensure_future(asking(gateway))
+            await until(lambda: gateway.servers[0].asked)
+            asked.cancel()
+            await until(lambda: gateway.app.inflight == 0)
+            assert not gateway.servers[0].left.is_set()
+            go.set()
+            await until(lambda: gateway.servers[1].asked)
+            assert PARAMS in gateway.servers[1].asked[0].body
+            await idle(gateway)
 
     run(scene())
 
