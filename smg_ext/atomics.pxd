@@ -1,4 +1,4 @@
-"""C11 atomics on the words of shared tables, and the arithmetic that finds a place in one. For `prefix` and `sticky`."""
+"""C11 atomics on the words of shared tables, and the arithmetic that finds a place in one."""
 
 from libc.stdint cimport uint64_t
 
