@@ -89,16 +89,18 @@ class Ranks:
         """
         if start and len(self.ranks) > 1:
             raise HistoryLost("each rank has numbers of its own: subscribe with zero", replays=False)
-        queue: asyncio.Queue[tuple[int, Batch | HistoryLost]] = asyncio.Queue(1)
+        queue: asyncio.Queue[tuple[int, Batch | HistoryLost | None]] = asyncio.Queue(1)
         last = [0] * len(self.ranks)
         tasks = [asyncio.create_task(self._feed(number, start, queue)) for number in range(len(self.ranks))]
         if self._heartbeat_s:
-            tasks.append(asyncio.create_task(self._beat(last, queue)))
+            tasks.append(asyncio.create_task(self._beat(queue)))
         try:
             while True:
                 number, batch = await queue.get()
                 if isinstance(batch, HistoryLost):
                     raise batch
+                if batch is None:  # with the number of what was told before it, which is not that of when it was due
+                    batch = self.ranks[number].log.heartbeat(last[number])
                 last[number] = batch.sequence
                 yield number, batch
         finally:
@@ -106,7 +108,7 @@ class Ranks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _feed(self, number: int, start: int, queue: "asyncio.Queue[tuple[int, Batch | HistoryLost]]") -> None:
+    async def _feed(self, number: int, start: int, queue: "asyncio.Queue[tuple[int, Batch | HistoryLost | None]]") -> None:
         batches = self.ranks[number].log.subscribe(start)
         try:
             async for batch in batches:
@@ -116,9 +118,9 @@ class Ranks:
         finally:
             await batches.aclose()  # type: ignore[attr-defined]
 
-    async def _beat(self, last: list[int], queue: "asyncio.Queue[tuple[int, Batch | HistoryLost]]") -> None:
+    async def _beat(self, queue: "asyncio.Queue[tuple[int, Batch | HistoryLost | None]]") -> None:
         """Tells that the engine lives, with the last number of each rank again, as vLLM's servicer does."""
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            for number, rank in enumerate(self.ranks):
-                await queue.put((number, rank.log.heartbeat(last[number])))
+            for number in range(len(self.ranks)):
+                await queue.put((number, None))

@@ -104,6 +104,22 @@ def test_a_feed_as_vllms_servicer_has_it() -> None:
     play(scene, kv_replay=0, kv_heartbeat_ms=5)
 
 
+def test_a_heartbeat_behind_an_event_that_was_not_read_has_its_number() -> None:
+    async def scene(sim: Sim) -> None:
+        found = sim.scheduler.subscribe(0)
+        assert (await anext(found))[1].heartbeat
+        await ask(sim, max_tokens=1)
+        told = []
+        for _ in range(5):
+            await asyncio.sleep(0.02)  # one is to be read, be it the event, and the next heartbeat is due behind it
+            told.append((await anext(found))[1])
+        await found.aclose()  # type: ignore[attr-defined]
+        assert [batch.sequence for batch in told] == sorted(batch.sequence for batch in told)
+        assert told[-1].sequence == 1
+
+    play(scene, kv_replay=0, kv_heartbeat_ms=5)
+
+
 @pytest.mark.parametrize(
     ("owned_by", "headers", "fields"), [("vllm", {"x-data-parallel-rank": "1"}, {}), ("sglang", {}, {"data_parallel_rank": 1})]
 )
