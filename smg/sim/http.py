@@ -6,16 +6,18 @@ One request at a time on a connection, bodies by Content-Length only. A client t
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias, cast
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol, TypeAlias, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
-__all__ = ["Handler", "HttpRequest", "HttpServer", "Reply"]
+__all__ = ["Handler", "HttpRequest", "HttpServer", "Reply", "until_closed"]
 
 HEAD_LIMIT_BYTES = 64 * 1024
 BODY_LIMIT_BYTES = 256 * 1024 * 1024
+FLUSH_S = 0.1
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
 
 
@@ -75,6 +77,7 @@ class HttpServer:
         self.handler = handler
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
+        self.closed = False
 
     async def start(self, host: str, *, port: int) -> int:
         """Listens; gives the port."""
@@ -83,6 +86,7 @@ class HttpServer:
 
     def kill(self) -> None:
         """Stops listening and resets every connection."""
+        self.closed = True
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -90,6 +94,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stops listening, closes every connection and waits for their handlers."""
+        self.closed = True
         if self._server is not None:
             self._server.close()
         tasks = [connection.task for connection in self.connections if connection.task is not None]
@@ -98,6 +103,24 @@ class HttpServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await until_closed(self.connections)
+
+
+class Resettable(Protocol):
+    """A connection that can be closed with a TCP reset."""
+
+    def reset(self) -> None:
+        """Closes it."""
+
+
+async def until_closed(connections: Collection[Resettable]) -> None:
+    """Waits until each of these has taken itself away; resets those whose client does not read what is left for it."""
+    end = time.monotonic() + FLUSH_S
+    while connections:
+        if time.monotonic() > end:
+            for connection in list(connections):
+                connection.reset()
+        await asyncio.sleep(0.001)
 
 
 class _Connection(asyncio.Protocol):
@@ -114,6 +137,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server.connections.add(self)
+        if self._server.closed:  # it was accepted in that moment
+            self.reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)

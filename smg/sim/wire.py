@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
+from smg.sim.http import until_closed
+
 __all__ = ["Wire", "distress"]
 
 SECRET = b"smg-sim-distress"
@@ -37,6 +39,7 @@ class Wire:
         self.die = die
         self._server: asyncio.Server | None = None
         self._links: set[_ClientSide] = set()
+        self.closed = False
 
     async def start(self, host: str, *, port: int) -> int:
         """Listens; gives the port."""
@@ -46,6 +49,7 @@ class Wire:
 
     def kill(self) -> None:
         """Stops listening and resets every connection, with nothing said."""
+        self.closed = True
         if self._server is not None:
             self._server.close()
         for link in list(self._links):
@@ -53,10 +57,12 @@ class Wire:
 
     async def close(self) -> None:
         """Stops listening and closes every connection."""
+        self.closed = True
         if self._server is not None:
             self._server.close()
         for link in list(self._links):
             link.shut()
+        await until_closed(self._links)
 
 
 class _ClientSide(asyncio.Protocol):
@@ -72,6 +78,9 @@ class _ClientSide(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.wire._links.add(self)
+        if self.wire.closed:  # it was accepted in that moment
+            self.reset()
+            return
         self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
