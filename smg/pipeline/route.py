@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from smg.config.tree import Routing as RoutingConfig
-from smg.errors import NoEngine
+from smg.errors import InvalidValue, NoEngine
 from smg.obs.metrics import Counter, Meter
 from smg.policy import POLICIES, Candidates, Policy, RouteRequest, build_policy
 from smg.types.job import Routing
@@ -13,6 +13,7 @@ from smg.worker import EngineRecord, Lease, Role, WorkerView
 
 __all__ = ["Router"]
 
+TARGET = "x-smg-target-worker"
 ROLE_WORDS: dict[Role, str] = {"regular": "", "prefill": "prefill ", "decode": "decode "}
 
 
@@ -111,7 +112,10 @@ class Router:
         """Takes the engine that the request names by its place among the model's engines, and no other (known bug B115)."""
         records = self._view.engines(model)
         record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
-        chosen = candidates.index_of.get(record.slot) if record is not None else None
+        if record is None or record.role == "prefill":
+            fault = "computes prompts only" if record else f"is none of them: they are 0 to {len(records) - 1}"
+            raise InvalidValue(f"{TARGET}: engine {index[:32]!r} of {model!r} {fault}", param=TARGET)
+        chosen = candidates.index_of.get(record.slot)
         taken = None if chosen is None else self._taken(model, candidates, chosen, tokens=tokens, named=named)
         if not taken:
             raise NoEngine(f"engine {index[:32]!r} of {model!r}, which the request names, is not ready", retry_after_s=1)

@@ -10,7 +10,7 @@ import pytest
 
 from smg.config.tree import Resilience
 from smg.config.tree import Routing as RoutingConfig
-from smg.errors import NoEngine
+from smg.errors import InvalidValue, NoEngine
 from smg.kvindex import PrefixIndex
 from smg.obs.metrics import Meter
 from smg.obs.shm import FIRST_WORKER_ROW, Shm
@@ -122,9 +122,9 @@ def test_a_forced_engine_or_none(gateway: Open) -> None:
     assert {route(router, target_worker="1", key=str(n))[0] for n in range(20)} == {made.urls[1]}
     made.registry.set_state(made.urls[1], EngineState.NOT_READY)
     for name in ("1", "3", "-1", "x", "", "9" * 5000, "²"):
-        with pytest.raises(NoEngine) as caught:
+        with pytest.raises(NoEngine if name == "1" else InvalidValue) as caught:
             route(router, target_worker=name)
-        assert caught.value.status == 503
+        assert caught.value.status == (503 if name == "1" else 400)
         assert len(caught.value.message) < 200
     assert {route(router, key=str(n))[0] for n in range(50)} == {made.urls[0], made.urls[2]}
 
@@ -137,6 +137,8 @@ def test_a_target_is_the_engine_that_answers(gateway: Open) -> None:
     router, asked = made.worker(policy="consistent_hashing"), Routing(target_worker="2")
     chosen = [router.route(MODEL, prompt_ids=IDS, routing=asked, role=role)[0].url for role in ("decode", "prefill")]
     assert chosen == ["grpc://engine-2:1", "grpc://engine-0:1"]
+    with pytest.raises(InvalidValue, match="computes prompts only"):
+        router.route(MODEL, prompt_ids=IDS, routing=Routing(target_worker="0"), role="decode")
 
 
 def test_an_open_breaker_is_passed_over_by_hashes_and_by_a_forced_engine(gateway: Open) -> None:
