@@ -40,6 +40,7 @@ PARTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (default: the process's) and gives the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # grpcio's own lines are no JSON, and tell of each engine that leaves
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

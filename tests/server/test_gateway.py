@@ -5,6 +5,7 @@ import pathlib
 import signal
 
 import httpx
+import msgspec
 import pytest
 
 from smg.sim.processes import Child, gateway_command, sim_command, wait_http
@@ -57,6 +58,19 @@ def test_the_registry_survives_its_process(folder: pathlib.Path) -> None:
             wait_until(lambda: set(metric(address, "smg_worker_requests_active").values()) == {0}, what="nothing under way")
             wait_until(lambda: set(metric(address, "smg_worker_health{").values()) == {1}, what="the engine is ready")
             assert child.stop() == 0
+
+
+def test_every_line_of_a_json_log_is_json(folder: pathlib.Path) -> None:
+    """grpcio writes lines of its own to standard error, for one when an engine stops."""
+    with Child("sim", command=sim_command(protocol="sglang")) as sim:
+        flags = ("--workers", "1", "--state-dir", str(folder), "--log-json", "--health-check-interval-secs", "0.2")
+        with Child("gateway", command=gateway_command(port=0, engines=[sim.wait_ready(within_s=60)], flags=flags)) as child:
+            wait_until(lambda: "engine is READY" in child.output(), what="the engine is ready")
+            assert sim.stop() == 0
+            wait_until(lambda: "engine is NOT_READY" in child.output(), what="it is missed")
+            lines = child.output().splitlines()
+    assert len(lines) > 3
+    assert all(isinstance(msgspec.json.decode(line), dict) for line in lines)
 
 
 def test_a_reload_takes_engines_away_and_brings_others(folder: pathlib.Path) -> None:
