@@ -35,7 +35,8 @@ class Child:
     def end(self, number: signal.Signals, *, within_s: float) -> None:
         """Tells it to end, with SIGKILL to follow. A child that does not serve yet has nothing to finish."""
         if not self.killed:
-            self.send(number if self.ready else signal.SIGKILL)
+            self.killed = not self.ready
+            self.send(signal.SIGKILL if self.killed else number)
         self.stop_by = time.monotonic() + within_s
 
     def enforce(self, now: float) -> None:

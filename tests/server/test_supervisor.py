@@ -2,9 +2,11 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -149,3 +151,15 @@ def test_crashes_in_a_row_wait_longer_but_not_for_long_once_it_served() -> None:
     quick = delays(once, ready=True, times=10)
     assert quick[0] < 0.05
     assert 0.9 < quick[-1] < 1.1
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_process_that_does_not_serve_yet_is_killed_at_once_and_on_purpose(ready: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, signal.Signals]] = []
+    monkeypatch.setattr("smg.server.posts.os.kill", lambda *what: sent.append(what))
+    made = child(ready=ready, lived_s=1)
+    made.end(signal.SIGTERM, within_s=0)
+    made.enforce(time.monotonic() + 1)
+    made.end(signal.SIGTERM, within_s=0)
+    assert made.killed, "so that its end is no news"
+    assert sent == [(0, signal.SIGTERM), (0, signal.SIGKILL)][0 if ready else 1 :]
