@@ -21,6 +21,9 @@ from bench.policies.replay import EVENTS, Run, measure
 from bench.policies.traces import TRACES
 from bench.rig.measure import machine
 from bench.rig.programs import BUILD
+from smg.config.tree import Routing
+from smg.policy import POLICIES
+from smg.sim.options import SimOptions
 from smg.sim.processes import ChildFailed
 
 __all__ = ["main"]
@@ -68,6 +71,24 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--picture", type=Path, default=BUILD / "policies.svg", help="file (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="exit status 1 when figures are not as wanted")
     return parser.parse_args(arguments)
+
+
+def mistake_in(options: argparse.Namespace) -> str:
+    """Says what is wrong with the command line, empty when nothing is."""
+    apart = options.engine + options.engine_apart
+    for kind, named, there in (
+        ("trace", options.traces.split(","), list(TRACES)),
+        ("routing setting", [name for name, _ in options.set], list(Routing.__struct_fields__)),
+        ("option of an engine", [name for name, _ in apart], list(SimOptions.__struct_fields__)),
+        ("policy", [] if options.real else [run.policy.removesuffix(EVENTS) for run in runs(options)], list(POLICIES.names())),
+    ):
+        if unknown := sorted(set(named) - set(there)):
+            return f"no {kind} {', '.join(unknown)}; there are {', '.join(there)}"
+    if options.real and (any(options.apart) or options.engine_apart):
+        return "--apart and --engine-apart are not with --real"
+    if any(not 0 <= run.apart < run.engines for run in runs(options)):
+        return "--apart leaves no engine for the answers"
+    return ""
 
 
 def runs(options: argparse.Namespace) -> Iterator[Run]:
@@ -120,9 +141,8 @@ def measure_all(options: argparse.Namespace) -> Rows:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints, draws; gives the exit status."""
     options = parse_arguments(arguments)
-    unknown = sorted(set(options.traces.split(",")) - set(TRACES))
-    if unknown:
-        print(f"bench.policies: no trace {', '.join(unknown)}; there are {', '.join(TRACES)}", file=sys.stderr)
+    if mistake := mistake_in(options):
+        print(f"bench.policies: {mistake}", file=sys.stderr)
         return 2
     if options.real and not options.peer:
         print("bench.policies: the Rust original is not there (bench/peers.sh installs it); ours alone", file=sys.stderr)

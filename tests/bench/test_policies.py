@@ -93,9 +93,23 @@ def test_it_prints_a_table_and_draws_it(tmp_path: pathlib.Path, capsys: pytest.C
     assert len(msgspec.json.decode(picture.with_suffix(".json").read_bytes())["rows"]) == 4
 
 
-def test_an_unknown_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--traces", "shared,nothing"]) == 2
-    assert "no trace nothing" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--traces", "shared,nothing"), "no trace nothing; there are"),
+        (("--policies", "round_robin,nothing+events"), "no policy nothing; there are"),
+        (("--set", "nothing=1"), "no routing setting nothing; there are"),
+        (("--engine", "nothing=1"), "no option of an engine nothing; there are"),
+        (("--engine-apart", "nothing=1"), "no option of an engine nothing; there are"),
+        (("--engines", "4", "--apart", "2,4"), "--apart leaves no engine"),
+        (("--engines", "4", "--apart", "-1"), "--apart leaves no engine"),
+        (("--real", "--apart", "1"), "are not with --real"),
+        (("--real", "--engine-apart", "itl_ms=1"), "are not with --real"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(flags) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_bounds_that_are_not_kept_are_said() -> None:
