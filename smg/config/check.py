@@ -232,7 +232,7 @@ def _pairs(config: Config) -> Iterator[Mistake]:
     if engines.decode and not prefill:
         yield _mistake("is missing: without a prefill engine nothing can be answered", "engines.prefill", "engines.decode")
     if engines.pd_disaggregation and not prefill and not engines.decode:
-        yield _mistake("is missing, and engines.pd_disaggregation is set", "engines.prefill", "engines.pd_disaggregation")
+        yield _mistake("is missing: --pd-disaggregation needs --prefill and --decode", "engines.prefill", "engines.pd_disaggregation")
 
 
 def _without_password(url: str) -> str:

@@ -40,4 +40,4 @@ async def check_allowed(url: str, allow: Iterable[str], *, resolve: Resolve = re
                 return
             raise InvalidValue("url: the host has no address now, so that it cannot be checked", param="url") from error
     if not all(is_allowed(parts.scheme, address, allowances) for address in addresses):
-        raise Forbidden("url: engines may not be at this address: --worker-url-allow says where they may be", param="url")
+        raise Forbidden("url: engines may not be at this address unless --worker-url-allow names it", param="url")
