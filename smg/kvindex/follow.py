@@ -36,7 +36,7 @@ STANDS_S = 6.0
 class Follower:
     """Follows one engine's KV events until cancelled, or until the engine says that it has none.
 
-    `lost` is called when events that were followed end because the engine has gone away.
+    `lost` is called when the engine has gone away, whether it had told of anything yet or not: once, until it is there again.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Follower:
         self._told = False
         self._replays = True  # until it refuses a number to go on from, as relays without a history do
         self._torn = False
+        self._missed = False
         self._asked_at_s = 0.0
         self._live_at_s = time.monotonic()
 
@@ -92,6 +93,7 @@ class Follower:
 
     def rouse(self) -> None:
         """Ends a pause: the engine is ready again, and what the index has of it may be of another life."""
+        self._missed = False
         self._roused.set()
 
     async def _broke_off(self, status: str) -> bool:
@@ -103,7 +105,8 @@ class Follower:
         if status == "OUT_OF_RANGE":
             again, self._replays = self._replays and self.feed.last > 0, False
             return again
-        if status == "UNAVAILABLE" and self.live:
+        if status == "UNAVAILABLE" and (self.live or not self._missed):
+            self._missed = True
             self._lost()
         self._torn |= status != "DEADLINE_EXCEEDED"  # which is ours
         return False
@@ -122,7 +125,7 @@ class Follower:
         self._asked_at_s = time.monotonic()
         async with aclosing(engine.kv_events(after)) as batches:  # type: ignore[type-var]
             async for batch in batches:
-                self._told, self._torn = True, False
+                self._told, self._torn, self._missed = True, False, False
                 self._pause_s = FIRST_PAUSE_S
                 heavy = self.feed.heavy(batch)
                 outcome = await asyncio.to_thread(self.feed.take, batch) if heavy else self.feed.take(batch)

@@ -147,6 +147,18 @@ def test_an_engine_that_was_started_anew_is_forgotten(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_an_engine_that_goes_away_before_it_has_told_of_anything_is_missed_once(tmp_path: Path) -> None:
+    async def scene(made: Stage, sim: Sim) -> None:
+        record = made.add(sim.url, "vllm")
+        await until(lambda: bool(made.followers._tasks) and made.follower()._asked_at_s > 0)
+        await sim.close()
+        await until(lambda: made.lost == [record.slot])
+        await until(lambda: made.follower()._pause_s > 0.5)
+        assert made.lost == [record.slot]
+
+    play(scene, tmp_path)
+
+
 def test_an_engine_that_is_back_is_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pauses have become while it was away."""
     monkeypatch.setattr("smg.kvindex.follow.FIRST_PAUSE_S", 1000.0)
