@@ -15,7 +15,7 @@ FULLEST = 0.999
 OVERLOADED = 1 << 56
 
 
-class Cost(Struct, frozen=True):
+class Cost(Struct, frozen=True, dict=True):
     """How the score weighs what it counts, in prompt tokens to compute.
 
     `request_tokens`: a request under way. `untold_tokens`: one of others that waits with an untold number of tokens. `pressure`: a KV cache
@@ -27,9 +27,9 @@ class Cost(Struct, frozen=True):
     pressure: float
     overload: float
 
-    @property
+    @cached_property
     def weights(self) -> "array[float]":
-        """The fields as numbers for `Loads.works`."""
+        """The fields as numbers for `Loads.works`, which reads them for every request."""
         return array("d", (self.request_tokens, self.untold_tokens, self.pressure, self.overload))
 
 

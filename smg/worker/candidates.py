@@ -59,6 +59,8 @@ class Group:
 
     def __init__(self, records: Sequence[EngineRecord], *, loads: LoadReader, breaker: Breaker, stale_ms: int) -> None:
         self.records = records
+        self._slots = array("q", [record.slot for record in records])
+        self._epochs = array("q", [record.epoch for record in records])
         self._loads = loads
         self._breaker = breaker
         self._stale_ms = stale_ms
@@ -85,9 +87,8 @@ class Group:
 
     def _look(self) -> None:
         """Finds the engines that are ready, and those of them whose breakers are not closed."""
-        slots, epochs = (array("q", [getattr(record, field) for record in self.records]) for field in ("slot", "epoch"))
-        found = array("q", bytes(8 * FIELDS * len(slots)))
-        self._loads.survey(slots, epochs, READY, 0, found)
+        found = array("q", bytes(8 * FIELDS * len(self.records)))
+        self._loads.survey(self._slots, self._epochs, READY, 0, found)
         usable, broken = found[SURVEY_FIELDS.index("usable") :: FIELDS], found[SURVEY_FIELDS.index("breaker") :: FIELDS]
         self._usable = [record for record, ready in zip(self.records, usable, strict=True) if ready]
         self._broken = [record.slot for record, ready, state in zip(self.records, usable, broken, strict=True) if ready and state]
