@@ -8,12 +8,11 @@ from smg.config.tree import Routing as RoutingConfig
 from smg.errors import InvalidValue, NoEngine
 from smg.obs.metrics import Counter, Meter
 from smg.policy import POLICIES, Candidates, Policy, RouteRequest, build_policy
-from smg.types.job import Routing
+from smg.types.job import TARGET_HEADER, Routing
 from smg.worker import EngineRecord, Lease, Role, WorkerView
 
 __all__ = ["Router"]
 
-TARGET = "x-smg-target-worker"
 ROLE_WORDS: dict[Role, str] = {"regular": "", "prefill": "prefill ", "decode": "decode "}
 
 
@@ -114,7 +113,7 @@ class Router:
         record = records[int(index)] if index.isdecimal() and len(index) < 6 and int(index) < len(records) else None
         if record is None or record.role == "prefill":
             fault = "computes prompts only" if record else f"is none of them: they are 0 to {len(records) - 1}"
-            raise InvalidValue(f"{TARGET}: engine {index[:32]!r} of {model!r} {fault}", param=TARGET)
+            raise InvalidValue(f"{TARGET_HEADER}: engine {index[:32]!r} of {model!r} {fault}", param=TARGET_HEADER)
         chosen = candidates.index_of.get(record.slot)
         taken = None if chosen is None else self._taken(model, candidates, chosen, tokens=tokens, named=named)
         if not taken:

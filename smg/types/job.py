@@ -7,7 +7,21 @@ from msgspec import UNSET, Struct, UnsetType
 
 from smg.types.json import JsonObject
 
-__all__ = ["ChatInput", "Constraint", "Content", "Job", "Logprobs", "Routing", "Sampling", "Stops", "TextInput", "TokenInput"]
+__all__ = [
+    "TARGET_HEADER",
+    "ChatInput",
+    "Constraint",
+    "Content",
+    "Job",
+    "Logprobs",
+    "Routing",
+    "Sampling",
+    "Stops",
+    "TextInput",
+    "TokenInput",
+]
+
+TARGET_HEADER = "x-smg-target-worker"
 
 # Bytes that say as much as an input, in two parts, and are equal only where the inputs are equal.
 Content: TypeAlias = tuple[bytes, bytes]

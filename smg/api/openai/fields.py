@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from smg.api.base import Request
 from smg.errors import InvalidValue
-from smg.types.job import Routing, Sampling, Stops
+from smg.types.job import TARGET_HEADER, Routing, Sampling, Stops
 from smg.types.openai.common import GenerationFields
 
 __all__ = ["MAX_TOKENS", "check_range", "deadline", "job_id", "model_name", "routing", "sampling", "stops"]
@@ -94,7 +94,7 @@ def stops(request: GenerationFields) -> Stops:
 def routing(http: Request, *, user: str | None, priority: int) -> Routing:
     """Gives what headers and body say about where the request should go."""
     headers = http.headers
-    return Routing(target_worker=headers.get("x-smg-target-worker"), key=headers.get("x-smg-routing-key"), user=user, priority=priority)
+    return Routing(target_worker=headers.get(TARGET_HEADER), key=headers.get("x-smg-routing-key"), user=user, priority=priority)
 
 
 def job_id(rid: str | None, request_id: str | None, *, http: Request, answer: str) -> str:
