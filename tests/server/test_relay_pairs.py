@@ -23,6 +23,16 @@ HEADERS = {"content-type": "application/json"}
 RUNTIMES = pytest.mark.parametrize("runtime", ["vllm", "sglang"])
 
 
+def helping(go: asyncio.Event) -> Script:
+    """A prefill engine that has computed the prompt once it may go."""
+
+    async def script(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await go.wait()
+        writer.write(answer(HANDED))
+
+    return script
+
+
 def test_vllm_is_told_one_after_the_other() -> None:
     """The client's own bytes stay, odd space and order too; the prefill engine's words go on as they are."""
     body = (
@@ -294,11 +304,7 @@ def test_a_decode_engine_that_is_lost_while_the_prompt_is_computed_costs_nothing
     async def scene() -> None:
         go = asyncio.Event()
 
-        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            await go.wait()
-            writer.write(answer(HANDED))
-
-        async with relaying(helps, saying(answer()), records=PAIR) as gateway:
+        async with relaying(helping(go), saying(answer()), records=PAIR) as gateway:
             asked = asyncio.ensure_future(asking(gateway))
             await until(lambda: gateway.servers[0].asked)
             gateway.shm.set_engine_state(1, EngineState.NOT_READY)

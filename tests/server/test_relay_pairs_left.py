@@ -14,11 +14,11 @@ from smg.engine import HttpRequest
 from smg.pipeline import relay_pairs
 from smg.pipeline.relay_request import RelayRequest, changed
 from smg.sim.server import Sim, start_sim
-from tests.engine.http.upstream import Asked, answer
+from tests.engine.http.upstream import answer
 from tests.server.relaying import Relaying, over, relaying
 from tests.server.serving import until
 from tests.server.test_relay import hang, idle, run, saying
-from tests.server.test_relay_pairs import HANDED, PAIR, PARAMS, RUNTIMES, asking
+from tests.server.test_relay_pairs import HANDED, PAIR, PARAMS, RUNTIMES, asking, helping
 
 
 def test_what_an_engine_said_while_its_client_left_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +57,7 @@ def test_an_engine_that_has_nearly_computed_the_prompt_is_let_end(monkeypatch: p
     async def scene() -> None:
         go = asyncio.Event()
 
-        async def helps(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            await go.wait()
-            writer.write(answer(HANDED))
-
-        async with relaying(helps, saying(answer()), records=PAIR) as gateway:
+        async with relaying(helping(go), saying(answer()), records=PAIR) as gateway:
             asked = asyncio.ensure_future(asking(gateway))
             await until(lambda: gateway.servers[0].asked)
             asked.cancel()
